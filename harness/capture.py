@@ -1,0 +1,178 @@
+"""Captures: real batches saved to a file. Reading back as tensors, and writing, need torch; the rest does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_contract import GRPOLossContract, InputError, Problem
+from harness.capture_check import check_capture
+from harness.capture_header import (
+    DTYPES,
+    FORMAT,
+    CaptureHeader,
+    TensorEntry,
+    header_problems,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.run_config import RunConfig
+
+__all__ = [
+    "CaptureHeader",
+    "capture_contract",
+    "check_capture",
+    "load_capture",
+    "read_header",
+    "save_capture",
+]
+
+_DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_SETTINGS = {"token_normalizer": "normalizer", "kl_estimator": "kl"}
+
+
+def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLossContract, tuple[str, ...]]:
+    """The contract of a capture, and notes on every value of its metadata that the user replaced.
+
+    Raises ContractError for a contract that cannot hold, InputError when beta needs a reference that the
+    file lacks.
+    """
+    stored, given = _metadata_fields(header), config.contract_fields()
+    notes = tuple(
+        f"{name} {_plain(given[name])} ({config.where(_SETTINGS.get(name, name))}) replaces {_plain(stored[name])} "
+        "of the capture"
+        for name in stored
+        if name in given and given[name] != stored[name]
+    )
+    num_sequences, padded_seq_len, columns = header.shape
+    contract = GRPOLossContract.for_batch(
+        num_sequences=num_sequences,
+        padded_seq_len=padded_seq_len,
+        vocab_size=int(header.metadata.get("real_vocab_size", columns)),
+        padded_vocab_size=columns,
+        group_boundaries=header.group_boundaries,
+        num_vocab_tiles=config.tiles,
+        dtype=_DTYPE_NAMES[header.tensors["policy_logits"].dtype],
+        **(stored | given),
+    )
+    missing = contract.call_problems(has_reference=header.has_reference)
+    if missing:
+        where, beta = f"{header.path}: ref_logits", _plain(contract.objective.beta)
+        expected = f"reference logits (beta is {beta}; without a reference give --beta 0)"
+        raise InputError(Problem("input.missing", where, expected, "no such tensor"))
+    return contract, notes
+
+
+def _metadata_fields(header: CaptureHeader) -> dict[str, Any]:
+    meta = header.metadata
+    fields: dict[str, Any] = {name: float(meta[name]) for name in ("beta", "temperature") if name in meta}
+    if "clip_eps" in meta:
+        fields["clip_eps_low"] = fields["clip_eps_high"] = float(meta["clip_eps"])
+    if "kl_estimator" in meta:
+        fields["kl_estimator"] = meta["kl_estimator"]
+    return fields
+
+
+def _plain(value: object) -> str:
+    return str(getattr(value, "value", value))
+
+
+def save_capture(
+    path: Path | str,
+    *,
+    policy_logits: torch.Tensor,
+    action_ids: torch.Tensor,
+    old_logps: torch.Tensor,
+    rewards: torch.Tensor,
+    completion_mask: torch.Tensor,
+    group_boundaries: Sequence[int],
+    ref_logits: torch.Tensor | None = None,
+    **metadata: object,
+) -> Path:
+    """Save one batch: logits [B, T, V], tokens [B, T], rewards [B], group offsets; replaces `path` in one step.
+
+    Logits are float32, bfloat16 or float16, both alike. Ids become int64, the mask bool, and float64 rewards
+    or old_logps float32, the precision the loss computes in. `metadata` is kept as text; real_vocab_size, beta,
+    clip_eps, temperature and kl_estimator become defaults of the contract. Raises one InputError with everything
+    wrong with shapes, dtypes or metadata, before anything is written.
+    """
+    tensors = _stored_tensors(
+        policy_logits=policy_logits,
+        ref_logits=ref_logits,
+        action_ids=action_ids,
+        old_logps=old_logps,
+        rewards=rewards,
+        completion_mask=completion_mask,
+    )
+    texts = {name: _plain(value) for name, value in metadata.items() if value is not None}
+    texts |= {"format": FORMAT, "group_boundaries": json.dumps([int(edge) for edge in group_boundaries])}
+    target = Path(path)
+    entries = {name: TensorEntry(_code(value), tuple(value.shape)) for name, value in tensors.items()}
+    problems = header_problems(CaptureHeader(target, entries, texts))
+    if problems:
+        raise InputError(problems)
+    _write(target, tensors, texts)
+    return target
+
+
+def load_capture(path: Path | str) -> dict[str, torch.Tensor]:
+    """The tensors of a capture on the CPU: ids as int64, mask as bool, the others as stored.
+
+    Raises InputError for a file that `read_header` refuses.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    read_header(Path(path))
+    tensors = {name: value for name, value in load_file(path).items() if name in DTYPES}
+    tensors["action_ids"] = tensors["action_ids"].to(torch.int64)
+    tensors["completion_mask"] = tensors["completion_mask"] != 0
+    return tensors
+
+
+def _stored_tensors(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    import torch
+
+    casts = {"action_ids": torch.int64, "completion_mask": torch.bool}
+    stored: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        value = tensor.detach().cpu().contiguous()
+        if name in casts and not value.is_floating_point():
+            value = value.to(casts[name])
+        if name in ("rewards", "old_logps") and value.dtype is torch.float64:
+            value = value.float()
+        # safetensors refuses two names for one storage, as when the reference is the policy.
+        stored[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
+        seen.add(value.untyped_storage().data_ptr())
+    return stored
+
+
+def _code(tensor: torch.Tensor) -> str:
+    """The safetensors name of a tensor's dtype."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    short = {"bool": "BOOL", "bfloat16": "BF16", "uint8": "U8"}
+    return short.get(name) or name.replace("float", "F").replace("uint", "U").replace("int", "I")
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(descriptor)
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,48 @@
+"""The start-up check: each of this project's package names must lead to this project's folder."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from grpo_contract import Problem
+from harness.run_config import RequestError
+
+PACKAGES = ("grpo_contract", "loss_ops", "reports", "harness")
+HOME = Path(__file__).resolve().parent.parent
+
+
+def check_folders() -> None:
+    """Raise one RequestError that names every package whose name leads to a folder of somebody else.
+
+    The names are common words: a project that owns a `harness` folder hides ours when its own folder comes
+    earlier on the import path, and half of each would run.
+    """
+    problems = [problem for name in PACKAGES for problem in _folder_problems(name)]
+    if problems:
+        raise RequestError(problems)
+
+
+def _folder_problems(name: str) -> list[Problem]:
+    folders = folders_of(name)
+    foreign = [folder for folder in folders if folder != HOME / name]
+    if folders and not foreign:
+        return []
+    expected = f"the folder {HOME / name}"
+    got = f"{foreign[0]} (earlier on the import path; start from another folder)" if foreign else "nothing"
+    return [Problem("request.foreign_folder", f"package {name}", expected, got)]
+
+
+def folders_of(name: str) -> list[Path]:
+    """Where a fresh process with this import path would look for package `name`.
+
+    Modules that are loaded already do not count: ours may be, while a worker would find another.
+    """
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find(name, None) if find is not None else None
+        if isinstance(spec, ModuleSpec):
+            found = spec.submodule_search_locations or [spec.origin or ""]
+            return [Path(folder).resolve() for folder in found]
+    return []

@@ -1,0 +1,205 @@
+"""The run configuration: one frozen model behind the flags, `[tool.grpo-verify]` and `GRPO_VERIFY_*`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+
+from grpo_contract import (
+    AdvantageKind,
+    GRPOVerifyError,
+    KLEstimator,
+    LogitsDtype,
+    Problem,
+    SequenceDenominator,
+    StdEpsMode,
+    TokenNormalizer,
+)
+from harness.config_problems import contract_problems, from_pydantic
+from reports.formats import RENDERERS
+
+OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+LAYOUT_PATTERN = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+CONTRACT_NAMES = {
+    "normalizer": "token_normalizer",
+    "fixed_constant": "fixed_constant",
+    "alpha": "alpha",
+    "sequence_denominator": "sequence_denominator",
+    "beta": "beta",
+    "clip_eps_low": "clip_eps_low",
+    "clip_eps_high": "clip_eps_high",
+    "kl": "kl_estimator",
+    "temperature": "temperature",
+    "advantage": "advantage",
+    "std_eps": "std_eps",
+    "std_eps_mode": "std_eps_mode",
+}
+"""Settings that are fields of a loss contract, with their names there."""
+
+
+class RequestError(GRPOVerifyError):
+    """A request that cannot be run: flags, configuration, names or paths."""
+
+    code = "request"
+    title = "invalid request"
+
+
+def _listed(value: object) -> object:
+    """Comma-separated text, alone or inside a list, as a tuple without repeats."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    split = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
+    return tuple(dict.fromkeys(part.strip() if isinstance(part, str) else part for part in split))
+
+
+def _one_of(value: object) -> object:
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
+def _layout(value: str) -> str:
+    if not LAYOUT_PATTERN.fullmatch(value.lower()):
+        raise ValueError("layouts written TxD, such as 4x1 (TP degree x DP degree, both at least 1)")
+    return value.lower()
+
+
+def _op(value: str) -> str:
+    if not OP_PATTERN.fullmatch(value):
+        raise ValueError("a registered name, such as grpo_loss, or package.module:attribute")
+    return value
+
+
+def _format(value: str) -> str:
+    if value not in RENDERERS:
+        raise ValueError(f"one of {', '.join(RENDERERS)}")
+    return value
+
+
+NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
+Degree = Annotated[int, NoBool, Field(ge=1)]
+Number = Annotated[float, NoBool]
+Seed = Annotated[int, NoBool, Field(ge=0, lt=2**32)]
+Word = Annotated[str, Field(min_length=1)]
+Layout = Annotated[str, AfterValidator(_layout)]
+
+
+def _setting(default: Any, about: str) -> Any:
+    return Field(default=default, description=about)
+
+
+class RunConfig(BaseModel):
+    """Everything a run can be told. Construction raises one RequestError with every problem.
+
+    A contract field that is None was not given: the batch's own value, or the contract's default, holds.
+    `origins` says where each given value came from (a flag, a variable, a key of a file).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
+
+    tp: Degree | None = _setting(None, "largest tensor-parallel degree; its divisors are run too")
+    dp: Degree | None = _setting(None, "largest data-parallel degree; its divisors are run too")
+    layouts: Annotated[tuple[Layout, ...], BeforeValidator(_listed)] = _setting(
+        (), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp"
+    )
+    op: Annotated[str, AfterValidator(_op)] = _setting(
+        "grpo_loss", "the loss to verify: a registered name or package.module:attribute"
+    )
+    backend: Word | None = _setting(None, "implementation of the op; without it the best that is available")
+    batch: Annotated[tuple[Word, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
+        ("seed", "long"), "built-in batch, or a capture file ending in .safetensors"
+    )
+    device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the loss runs")
+    dtype: LogitsDtype = _setting(LogitsDtype.FLOAT32, "logits of built-in batches")
+    seed: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
+        (0,), "seed of built-in batches"
+    )
+    normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
+    fixed_constant: Number | None = _setting(None, "divisor of the fixed_constant normalizer")
+    alpha: Number | None = _setting(None, "exponent of the length_power normalizer")
+    sequence_denominator: SequenceDenominator | None = _setting(
+        None, "sequences that per_sequence_then_mean averages over"
+    )
+    beta: Number | None = _setting(None, "weight of the KL to the reference")
+    clip_eps_low: Number | None = _setting(None, "the ratio is clipped below at 1 - this")
+    clip_eps_high: Number | None = _setting(None, "the ratio is clipped above at 1 + this")
+    kl: KLEstimator | None = _setting(None, "estimator of the KL")
+    temperature: Number | None = _setting(None, "divides the logits before the softmax")
+    advantage: AdvantageKind | None = _setting(None, "how the rewards of a group become advantages")
+    std_eps: Number | None = _setting(None, "keeps the advantage's divisor from zero")
+    std_eps_mode: StdEpsMode | None = _setting(None, "where --std-eps enters the divisor")
+    tiles: Degree | None = _setting(None, "vocabulary tiles of the fixed summation tree")
+    controls: Annotated[Literal["on", "off", "batch"], BeforeValidator(_one_of)] = _setting(
+        "on", "planted faults, on a batch of their own; batch: on the chosen batches too"
+    )
+    repeat: Degree = _setting(2, "runs of each candidate, which must agree bit for bit")
+    timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
+    out: Path | None = _setting(None, "folder that keeps the report and the logs")
+    format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
+    quiet: bool = _setting(False, "no progress, and only the outcome in the report")
+    color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, *, origins: Mapping[str, str] | None = None, **values: Any) -> None:
+        places = dict(origins or {name: flag_name(name) for name in values})
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise RequestError([*from_pydantic(error, places), *_rest(values, error, places)]) from None
+        self._origins = places
+        problems = [*self._layout_problems(), *contract_problems(self.contract_fields(), self.where)]
+        if problems:
+            raise RequestError(problems)
+
+    def where(self, name: str) -> str:
+        """Where the value of setting `name` came from; its flag when nobody gave it."""
+        return self._origins.get(name, flag_name(name))
+
+    def is_given(self, name: str) -> bool:
+        """Whether anybody gave setting `name`."""
+        return name in self._origins
+
+    def with_format(self, name: str) -> Self:
+        """This configuration with another report format."""
+        return self.model_copy(update={"format": name})
+
+    @property
+    def chosen_layouts(self) -> tuple[tuple[int, int], ...]:
+        """The layouts of --layouts as (tp, dp)."""
+        pairs = (each.split("x") for each in self.layouts)
+        return tuple((int(tp), int(dp)) for tp, dp in pairs)
+
+    def contract_fields(self) -> dict[str, Any]:
+        """The contract fields that were given, under the contract's names (tiles apart)."""
+        values = {contract: getattr(self, name) for name, contract in CONTRACT_NAMES.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _layout_problems(self) -> list[Problem]:
+        given = [name for name in ("tp", "dp") if getattr(self, name) is not None]
+        if not self.layouts or not given:
+            return []
+        expected = f"nothing ({' and '.join(map(self.where, given))} given)"
+        return [Problem("request.layouts", self.where("layouts"), expected, ",".join(self.layouts))]
+
+
+def flag_name(name: str) -> str:
+    """The flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _rest(values: dict[str, Any], error: ValidationError, places: dict[str, str]) -> tuple[Problem, ...]:
+    """What is wrong between the settings that pydantic did not refuse."""
+    refused = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
+    if "normalizer" in refused:  # which fields belong to it is unknown
+        refused |= {"fixed_constant", "alpha", "sequence_denominator"}
+    told = {places.get(name, flag_name(name)) for name in refused}
+    try:
+        RunConfig(origins=places, **{name: value for name, value in values.items() if name not in refused})
+    except RequestError as rest:
+        return tuple(problem for problem in rest.problems if problem.where not in told)
+    return ()

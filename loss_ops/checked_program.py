@@ -1,0 +1,82 @@
+"""The loss program inside its agreements: preflight before, the error codes of all sequences after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from grpo_contract import InputError, Problem, error_from
+from loss_ops.gather import Program
+from loss_ops.inputs import LossInputs
+from loss_ops.loss_call import SHOWN, LossCall
+from loss_ops.loss_program import LossState, Observer, loss_program
+from loss_ops.preflight import preflight, record_of
+from loss_ops.sequence_totals import CODES, SequenceTotals
+from loss_ops.stages import Stages
+
+Validate = Literal["full", "off"]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """`validate="full"` reads values and so waits for the device; `preflight` exchanges records first."""
+
+    validate: Validate = "full"
+    preflight: bool = True
+    backend: str = "native"
+
+
+def checked_program(
+    call: LossCall,
+    stages: Stages,
+    checks: Checks,
+    *,
+    grad_scale: float = 1.0,
+    observe: Observer | None = None,
+) -> Program[tuple[LossInputs, LossState]]:
+    """Validate, agree, compute, agree again. Every rank raises the same error, or none does.
+
+    Raises ContractError or InputError for what a rank found in its own call, PreflightError where ranks
+    disagree, InputError naming [sequence, token] for a value that overflowed or was not finite.
+    """
+    problems = call.structure_problems()
+    if checks.validate == "full" and not problems:
+        problems = call.value_problems()
+    if checks.preflight:
+        record = record_of(call, checks.backend, problems)
+        degrees = (call.sharding.tp_degree, call.sharding.dp_degree)
+        yield from preflight(record, degrees, call.policy_local_logits.device)
+    elif problems:
+        raise error_from(problems)
+    inputs = call.inputs()
+    state = yield from loss_program(inputs, stages, grad_scale=grad_scale, observe=observe)
+    if checks.validate == "full":
+        _check_totals(state.totals_B)
+    return inputs, state
+
+
+def _check_totals(totals_B: SequenceTotals) -> None:
+    if not bool((totals_B.active_tokens > 0).any()):
+        raise InputError(
+            Problem(
+                "input.no_active_tokens",
+                "completion_mask",
+                "an active token in the batch",
+                "no active tokens",
+            )
+        )
+    if bool((totals_B.code != 0).any()):
+        raise InputError(_non_finite(totals_B))
+
+
+def _non_finite(totals_B: SequenceTotals) -> list[Problem]:
+    sequences = totals_B.code.nonzero().flatten().tolist()
+    return [
+        Problem(
+            "input.non_finite",
+            f"{CODES[int(totals_B.code[s])]} at [{s}, {int(totals_B.token[s])}]",
+            "a finite float32 value",
+            "a non-finite one",
+        )
+        for s in sequences[:SHOWN]
+    ]

@@ -1,0 +1,133 @@
+"""The sharded GRPO loss op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from grpo_contract import GRPOLossContract, ShardingSpec
+from loss_ops.checked_program import Checks, Validate, checked_program
+from loss_ops.inputs import LossInputs
+from loss_ops.loss_call import LossCall
+from loss_ops.loss_program import LossState, Observer, gradient_of
+from loss_ops.real_ranks import RealRanks, process_group
+from loss_ops.result import GRPOLossResult
+from loss_ops.stages import NATIVE_STAGES, Stages
+
+Preflight = Literal["always", "once", "off"]
+
+
+class DistributedGRPOLossOp:
+    """GRPO loss over a TP x DP layout, with the same bits at every layout.
+
+    `backend` and `launch` identify the kernels; ranks that differ in them are refused by preflight.
+    `on_collective` is called before every collective of this op.
+    """
+
+    def __init__(
+        self,
+        stages: Stages = NATIVE_STAGES,
+        *,
+        backend: str = "native",
+        launch: dict[str, Any] | None = None,
+        on_collective: Callable[[], None] | None = None,
+    ) -> None:
+        self.stages = stages
+        self.backend = backend
+        self.launch = launch or {}
+        self.on_collective = on_collective
+        self._agreed: set[tuple[int, int]] = set()
+
+    def apply(
+        self,
+        policy_local_logits: Tensor,
+        action_ids: Tensor,
+        old_logps: Tensor,
+        rewards: Tensor,
+        *,
+        contract: GRPOLossContract,
+        sharding: ShardingSpec | None = None,
+        completion_mask: Tensor | None = None,
+        ref_local_logits: Tensor | None = None,
+        tp_group: Any = None,
+        dp_group: Any = None,
+        grad_scale: float = 1.0,
+        validate: Validate = "full",
+        preflight: Preflight = "always",
+        observe: Observer | None = None,
+    ) -> GRPOLossResult:
+        """The loss of the whole batch from this rank's shard; gradients flow into `policy_local_logits` only.
+
+        Shapes: logits [S, T, V] or [S * T, V], S owned sequences, T padded_seq_len, V owned columns, in the
+        contract's dtype; action_ids, old_logps, completion_mask [S, T] or [S * T]; rewards [S]. Log-probabilities
+        are natural logs at the contract's temperature. Masked slots may hold anything. Without `sharding` the
+        call is the 1x1 layout. Groups are process groups or DeviceMesh axes.
+
+        Order of reduction: columns of a tile, tiles in vocabulary order, slots of a sequence, sequences of the
+        batch; each folded by halves. Ranks gather, never add.
+
+        The gradient carries the global denominator: a trainer sums parameter gradients over DP, it does not
+        average them. `grad_scale` multiplies the gradient in float32 before it is written in the logits' dtype.
+
+        `validate="full"` checks shapes and values and waits for the device; "off" checks shapes only. `preflight`
+        compares all ranks on every call, on the first call of these groups ("once"), or never.
+
+        Raises ContractError, InputError or PreflightError, the same on every rank.
+        """
+        place = sharding or ShardingSpec.even(1, 1, contract=contract)
+        tp, dp = process_group(tp_group), process_group(dp_group)
+        sizes = (None if tp is None else tp.size(), None if dp is None else dp.size())
+        call = LossCall(
+            policy_local_logits, action_ids, old_logps, rewards, contract, place, completion_mask,
+            ref_local_logits, sizes,
+        )  # fmt: skip
+        key = (id(tp), id(dp))
+        wanted = preflight == "always" or (preflight == "once" and key not in self._agreed)
+        checks = Checks(validate, wanted, self.identity)
+        program = checked_program(call, self.stages, checks, grad_scale=grad_scale, observe=observe)
+        with torch.no_grad():
+            inputs, state = RealRanks(tp, dp, self.on_collective).run(program)
+        self._agreed.add(key)
+        loss = attach_gradient(policy_local_logits, inputs, state, self.stages)
+        return GRPOLossResult.of(state, loss, self._provenance(contract, place))
+
+    @property
+    def identity(self) -> str:
+        """Backend and launch configuration: all that fixes bits beside the contract."""
+        return " ".join([self.backend, *(f"{name}={value}" for name, value in sorted(self.launch.items()))])
+
+    def _provenance(self, contract: GRPOLossContract, sharding: ShardingSpec) -> dict[str, Any]:
+        return {
+            "op": "grpo_loss",
+            "backend": self.identity,
+            "numeric_fingerprint": contract.numeric_fingerprint(self.launch),
+            "layout": {"tp": sharding.tp_degree, "dp": sharding.dp_degree},
+            "cp_rank": sharding.cp_rank,
+        }
+
+
+def attach_gradient(logits: Tensor, inputs: LossInputs, state: LossState, stages: Stages) -> Tensor:
+    """The loss as a function of `logits`, with the analytic backward."""
+    loss: Tensor = _AnalyticGradient.apply(logits, inputs, state, stages)
+    return loss
+
+
+class _AnalyticGradient(torch.autograd.Function):
+    """Carries the loss through autograd; the backward is local and needs no collective."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, inputs: LossInputs, state: LossState, stages: Stages) -> Tensor:
+        ctx.save_for_backward(logits)
+        ctx.inputs, ctx.state, ctx.stages = inputs, state, stages
+        return state.loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        (logits,) = ctx.saved_tensors  # raises when the logits were changed in place since the forward
+        gradient = gradient_of(ctx.inputs, ctx.state, ctx.stages, upstream)
+        return gradient.view(logits.shape), None, None, None

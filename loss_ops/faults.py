@@ -1,0 +1,107 @@
+"""The catalogue of planted faults, readable without torch; `loss_ops.controls` holds what they do.
+
+A layout fault equals the good op bit for bit at 1x1 and drifts at its layout; an arithmetic fault is compared
+with the good op itself; a disagreement must be refused by preflight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FaultKind = Literal["layout", "arithmetic", "disagreement"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted fault: the smallest layout (tp, dp) that can show it and the quantities that must."""
+
+    name: str
+    layout: tuple[int, int]
+    quantities: tuple[str, ...]
+    about: str
+    kind: FaultKind = "layout"
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "token_sum_regrouped_per_rank",
+        (1, 2),
+        ("per_sequence_policy",),
+        "the token sum of a sequence is cut into as many blocks as there are DP ranks",
+    ),
+    Fault(
+        "row_sum_by_local_row_count",
+        (1, 2),
+        ("per_sequence_policy",),
+        "the tree of the token sum depends on how many sequences the rank holds",
+    ),
+    Fault(
+        "sequence_totals_all_reduced",
+        (1, 2),
+        ("loss", "policy_loss"),
+        "sequence totals are added per rank and all_reduced, not gathered in sequence order",
+    ),
+    Fault(
+        "tile_sums_all_reduced",
+        (2, 1),
+        ("per_sequence_policy",),
+        "exponential sums of tiles are added per rank and all_reduced, not gathered in tile order",
+    ),
+    Fault(
+        "tiles_doubled_under_tp",
+        (2, 1),
+        ("per_sequence_policy",),
+        "with more than one TP rank two vocabulary tiles are merged into one",
+    ),
+    Fault(
+        "rank_local_normalizer",
+        (1, 2),
+        ("loss", "grad_policy_logits"),
+        "the token count in the divisor is the rank's own, not the batch's",
+    ),
+    Fault(
+        "rank_local_advantages",
+        (1, 2),
+        ("advantages", "per_sequence_policy"),
+        "rewards are normalized over the part of a group that the rank holds",
+    ),
+    Fault(
+        "sequences_swapped_at_assembly",
+        (1, 2),
+        ("per_sequence_policy",),
+        "gathered shards are concatenated in reverse DP-rank order",
+    ),
+    Fault(
+        "advantages_off_by_one_rank",
+        (1, 2),
+        ("per_sequence_policy",),
+        "a rank slices the advantages of its neighbour's sequences",
+    ),
+    Fault(
+        "bf16_token_sum",
+        (1, 1),
+        ("per_sequence_policy",),
+        "token terms are accumulated in bfloat16",
+        kind="arithmetic",
+    ),
+    Fault(
+        "gradient_zero_off_owner",
+        (2, 1),
+        ("grad_policy_logits",),
+        "vocabulary shards that do not hold the taken token get no gradient",
+    ),
+    Fault(
+        "gradient_scaled_by_dp",
+        (1, 2),
+        ("grad_policy_logits",),
+        "the gradient is multiplied by the DP degree",
+    ),
+    Fault(
+        "beta_differs_on_one_tp_rank",
+        (2, 1),
+        (),
+        "the last TP rank holds a contract with another beta",
+        kind="disagreement",
+    ),
+)

@@ -1,0 +1,38 @@
+"""What a program asks of its driver: one gather at a time.
+
+A program is a generator: it yields a request and receives the list of all ranks' tensors, in rank order of the
+axis. Real ranks answer with torch.distributed, virtual ranks in lockstep inside one process. Received tensors
+may be shared between virtual ranks: they are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from torch import Tensor
+
+Axis = Literal["tp", "dp"]
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Gather:
+    """All ranks' tensors along `axis`. `sizes[r]` is rank r's extent of dim 0; other dims are equal."""
+
+    axis: Axis
+    tensor: Tensor
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The sum over `axis`, in whatever order the collective picks: for planted faults only."""
+
+    axis: Axis
+    tensor: Tensor
+
+
+Request = Gather | AllReduce
+Program = Generator[Request, list[Tensor], ResultT]

@@ -1,0 +1,143 @@
+"""The registry: which ops exist, which backend serves a call, and why others do not. Loads nothing until asked."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_contract import GRPOLossContract, InputError, Problem
+
+ALL_DTYPES = ("float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Where a backend runs. `requires` names modules that must be importable."""
+
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ALL_DTYPES
+    requires: tuple[str, ...] = ()
+
+    def refusal(self, device: str, dtype: str | None) -> str | None:
+        """Why this backend cannot serve, or None."""
+        missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
+        if missing:
+            return f"needs {', '.join(missing)}, not installed"
+        if device not in self.devices:
+            return f"runs on {', '.join(self.devices)}, not on {device}"
+        if dtype is not None and dtype not in self.dtypes:
+            return f"takes {', '.join(self.dtypes)} logits, not {dtype}"
+        return None
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of an op: `target` is "module:attribute", a class or function without arguments."""
+
+    name: str
+    target: str
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+    def load(self) -> Any:
+        """Import and build it."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(module), attribute)()
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """An op and how it was chosen: `provenance` holds op, backend, device and the refusals of others."""
+
+    op: Any
+    provenance: dict[str, Any]
+
+
+class KernelRegistry:
+    """Ops by name, each with backends in order of preference."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, list[Backend]] = {}
+
+    def register(self, op: str, backend: Backend, *, prefer: bool = False) -> None:
+        """Add a backend of `op`, last in preference or first. A name may be taken once."""
+        known = self._backends.setdefault(op, [])
+        if any(each.name == backend.name for each in known):
+            raise _refused("backend", "a new name", f"{backend.name!r}, already registered for {op}")
+        known.insert(0 if prefer else len(known), backend)
+
+    def register_loss_backend(
+        self, name: str, target: str, capabilities: Capabilities | None = None, *, prefer: bool = False
+    ) -> None:
+        """Add a backend of the sharded loss op."""
+        self.register(LOSS_OP, Backend(name, target, capabilities or Capabilities()), prefer=prefer)
+
+    def get_op(
+        self, name: str, backend: str | None = None, *, device: str = "cpu", dtype: str | None = None
+    ) -> Any:
+        """A dense single-device op, such as `grpo_loss` or `ratio_kl`. An explicit backend never falls back.
+
+        Raises InputError for an unknown op or backend, or one that cannot serve this device and dtype.
+        """
+        return self._dispatch(name, str(device), dtype, backend).op
+
+    def get_loss_op(
+        self, contract: GRPOLossContract, *, device: Any = "cpu", backend: str | None = None
+    ) -> Dispatched:
+        """The sharded loss op for this contract and device; `dispatched.op.apply(...)` runs it."""
+        kind = str(device).partition(":")[0]
+        return self._dispatch(LOSS_OP, kind, contract.logprob.dtype.value, backend)
+
+    def describe(self, device: str = "cpu") -> list[dict[str, str]]:
+        """One row per op and backend: op, backend, and `available` or the reason why not."""
+        return [
+            {"op": op, "backend": each.name, "status": each.capabilities.refusal(device, None) or "available"}
+            for op, backends in self._backends.items()
+            for each in backends
+        ]
+
+    def _dispatch(self, op: str, device: str, dtype: str | None, wanted: str | None) -> Dispatched:
+        candidates = self._candidates(op, wanted)
+        refusals: dict[str, str] = {}
+        for each in candidates:
+            refusal = each.capabilities.refusal(device, dtype)
+            if refusal is None:
+                provenance = {"op": op, "backend": each.name, "device": device, "refused": refusals}
+                return Dispatched(each.load(), provenance)
+            refusals[each.name] = refusal
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        raise _refused("backend", f"a backend of {op} for {device} and {dtype or 'any dtype'}", reasons)
+
+    def _candidates(self, op: str, wanted: str | None) -> list[Backend]:
+        if op not in self._backends:
+            raise _refused("op", _choice(self._backends, op), repr(op))
+        known = self._backends[op]
+        if wanted is None:
+            return known
+        named = [each for each in known if each.name == wanted]
+        if not named:
+            raise _refused("backend", _choice([each.name for each in known], wanted), repr(wanted))
+        return named
+
+
+def _choice(names: Iterable[str], wanted: str) -> str:
+    options = list(names)
+    near = difflib.get_close_matches(wanted, options, n=1)
+    return f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _refused(where: str, expected: str, got: str) -> InputError:
+    return InputError(Problem(f"input.{where}", where, expected, got))
+
+
+LOSS_OP = "distributed_grpo_loss"
+kernel_registry = KernelRegistry()
+kernel_registry.register("grpo_loss", Backend("native", "loss_ops.native_loss:NativeGRPOLossOp"))
+kernel_registry.register("ratio_kl", Backend("native", "loss_ops.native_ratio_kl:NativeRatioKLOp"))
+kernel_registry.register(
+    "vocab_parallel_logprob", Backend("native", "loss_ops.vocab_logprob:VocabParallelLogprobOp")
+)
+kernel_registry.register_loss_backend("native", "loss_ops.distributed_loss:DistributedGRPOLossOp")

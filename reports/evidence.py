@@ -1,0 +1,34 @@
+"""How much a match is worth: quantities that could hardly have shown a difference."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from reports.cases import CaseResult, QuantityResult
+from reports.verdicts import Expect
+
+_FULL = 0.995
+
+
+def evidence_lines(cases: Iterable[CaseResult]) -> Iterator[str]:
+    """Yield a line about measured power and one about mostly-zero gradients, where either is partial."""
+    quantities = [quantity for case in cases if case.expect is Expect.MATCH for quantity in case.quantities]
+    power = _least(quantities, lambda quantity: quantity.power)
+    if power:
+        yield f"chance that a changed summation order would show, at least: {_shares(power)}"
+    nonzero = _least(quantities, lambda quantity: quantity.nonzero_share)
+    if nonzero:
+        yield f"elements that are not zero, at least: {_shares(nonzero)}"
+
+
+def _least(
+    quantities: Iterable[QuantityResult], share: Callable[[QuantityResult], float | None]
+) -> dict[str, float]:
+    least: dict[str, float] = {}
+    for quantity in quantities:
+        value = share(quantity)
+        if value is not None:
+            least[quantity.name] = min(value, least.get(quantity.name, 1.0))
+    return {name: value for name, value in least.items() if value < _FULL}
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2%}" for name, value in shares.items())
