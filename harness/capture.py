@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_SETTINGS = {"token_normalizer": "normalizer", "kl_estimator": "kl"}
+_SETTINGS = {"kl_estimator": "kl"}
 
 
 def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLossContract, tuple[str, ...]]:
@@ -45,12 +45,11 @@ def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLoss
     file lacks.
     """
     stored, given = _metadata_fields(header), config.contract_fields()
-    notes = tuple(
-        f"{name} {_plain(given[name])} ({config.where(_SETTINGS.get(name, name))}) replaces {_plain(stored[name])} "
-        "of the capture"
-        for name in stored
-        if name in given and given[name] != stored[name]
-    )
+    notes = [
+        f"{name} {_plain(given[name])} ({_origin(name, config)}) replaces {_plain(value)} of the capture"
+        for name, value in stored.items()
+        if name in given and given[name] != value
+    ]
     num_sequences, padded_seq_len, columns = header.shape
     contract = GRPOLossContract.for_batch(
         num_sequences=num_sequences,
@@ -67,7 +66,7 @@ def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLoss
         where, beta = f"{header.path}: ref_logits", _plain(contract.objective.beta)
         expected = f"reference logits (beta is {beta}; without a reference give --beta 0)"
         raise InputError(Problem("input.missing", where, expected, "no such tensor"))
-    return contract, notes
+    return contract, tuple(notes)
 
 
 def _metadata_fields(header: CaptureHeader) -> dict[str, Any]:
@@ -78,6 +77,10 @@ def _metadata_fields(header: CaptureHeader) -> dict[str, Any]:
     if "kl_estimator" in meta:
         fields["kl_estimator"] = meta["kl_estimator"]
     return fields
+
+
+def _origin(name: str, config: RunConfig) -> str:
+    return config.where(_SETTINGS.get(name, name))
 
 
 def _plain(value: object) -> str:

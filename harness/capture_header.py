@@ -178,7 +178,7 @@ def _metadata_problems(header: CaptureHeader) -> list[Problem]:
     found = _boundary_problems(header, shape[0] if shape else None)
     columns = shape[2] if shape else None
     size = header.metadata.get("real_vocab_size")
-    if size is not None and not (str(size).isdecimal() and 1 <= int(size) <= (columns or int(size))):
+    if size is not None and not _is_count(str(size), columns):
         expected = f"an integer from 1 to {columns or 'the number of columns'}"
         found.append(Problem("input.metadata", "metadata real_vocab_size", expected, str(size)))
     for name in ("beta", "clip_eps", "temperature"):
@@ -205,6 +205,10 @@ def _boundary_problems(header: CaptureHeader, num_sequences: int | None) -> list
     expected = f"a JSON list of offsets that rise from 0 to {num_sequences or 'the number of sequences'}"
     got = "nothing" if text is None else str(text)[:80]
     return [Problem("input.groups", "metadata group_boundaries", expected, got)]
+
+
+def _is_count(text: str, most: int | None) -> bool:
+    return text.isdecimal() and len(text) < 19 and 1 <= int(text) <= (most or int(text))
 
 
 def _is_finite(text: object) -> bool:

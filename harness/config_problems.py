@@ -10,7 +10,12 @@ from pydantic import ValidationError
 
 from grpo_contract import AdvantageSpec, ObjectiveSpec, Problem, ReductionSpec
 
-_SETTINGS = {"token_normalizer": "normalizer", "kl_estimator": "kl", "kind": "advantage"}
+_SETTINGS = {
+    "token_normalizer": "normalizer",
+    "kl_estimator": "kl",
+    "kind": "advantage",
+    "num_vocab_tiles": "tiles",
+}
 _EXPECTED = {
     "int_parsing": "an integer",
     "int_from_float": "an integer",
@@ -25,9 +30,9 @@ _EXPECTED = {
     "too_short": "at least one value",
     "tuple_type": "a list",
     "path_type": "a path",
-    "greater_than_equal": "at least {ge:g}",
-    "greater_than": "a number above {gt:g}",
-    "less_than": "a number below {lt:g}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "a number above {gt}",
+    "less_than_equal": "at most {le}",
     "extra_forbidden": "no such setting",
 }
 
@@ -69,7 +74,7 @@ def relocated(problem: Problem, where: Callable[[str], str]) -> Problem:
 def _expected(item: Mapping[str, Any]) -> str:
     context = item.get("ctx", {})
     if item["type"] in ("literal_error", "enum"):
-        return "one of " + context["expected"].replace("'", "").replace(" or ", ", ")
+        return "one of " + str(context["expected"]).replace("'", "").replace(" or ", ", ")
     if item["type"] in _EXPECTED:
         return _EXPECTED[item["type"]].format(**context)
     return str(item["msg"]).removeprefix("Value error, ")

@@ -124,7 +124,9 @@ def _near_miss(variable: str, known: list[str]) -> list[Problem]:
     # Variables of other tools, and of the launcher, may share the prefix; only a likely typo is refused.
     short = [name.removeprefix(PREFIX) for name in known]
     hint = suggestion(variable.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
-    return [Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")] if hint else []
+    return (
+        [Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")] if hint else []
+    )
 
 
 def pyproject_source(folder: Path) -> Source:

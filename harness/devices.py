@@ -20,7 +20,8 @@ _COUNT = """
 import ctypes
 count = ctypes.c_int()
 driver = ctypes.CDLL("libcuda.so.1")
-print(count.value if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value)
+works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+print(count.value if works else 0)
 """
 
 

@@ -1,4 +1,7 @@
-"""The start-up check: each of this project's package names must lead to this project's folder."""
+"""The start-up check: each of this project's package names must lead to this project's folder.
+
+Standard library only: where a name leads elsewhere, importing anything of ours may fail.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,26 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from grpo_contract import Problem
-from harness.run_config import RequestError
-
 PACKAGES = ("grpo_contract", "loss_ops", "reports", "harness")
 HOME = Path(__file__).resolve().parent.parent
 
 
-def check_folders() -> None:
-    """Raise one RequestError that names every package whose name leads to a folder of somebody else.
+def foreign_folders() -> list[str]:
+    """One message for every package whose name leads to a folder of somebody else; empty when all is well.
 
     The names are common words: a project that owns a `harness` folder hides ours when its own folder comes
     earlier on the import path, and half of each would run.
     """
-    problems = [problem for name in PACKAGES for problem in _folder_problems(name)]
-    if problems:
-        raise RequestError(problems)
+    return [message for name in PACKAGES if (message := _message(name))]
 
 
-def _folder_problems(name: str) -> list[Problem]:
+def _message(name: str) -> str | None:
     folders = folders_of(name)
     foreign = [folder for folder in folders if folder != HOME / name]
     if folders and not foreign:
-        return []
-    expected = f"the folder {HOME / name}"
+        return None
     got = f"{foreign[0]} (earlier on the import path; start from another folder)" if foreign else "nothing"
-    return [Problem("request.foreign_folder", f"package {name}", expected, got)]
+    return f"package {name}: expected the folder {HOME / name}, got {got}"
 
 
 def folders_of(name: str) -> list[Path]:

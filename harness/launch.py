@@ -29,6 +29,8 @@ POLL_SECONDS = 0.03
 FAILURE_GRACE = 1.5
 # How long the cause of a death may take to show: an exit status, another rank's error, torchrun's account.
 DEATH_GRACE = 0.5
+# How long ranks and torchrun may take to end after all is done, at least: no step of the run, but not free.
+TEARDOWN_SECONDS = 10.0
 # How long ranks may take to end by themselves once told to.
 END_PATIENCE = 3.0
 
@@ -146,16 +148,17 @@ def _interrupted(signals: Sequence[str]) -> _Ending | None:
 def _broken(watch: Watch, exited: bool) -> _Ending | None:
     """A death, or else an error. A death that comes no later than an error is its cause: errors are how
     other ranks notice a death, and the watch notes no death after the first error."""
+    now = time.monotonic()
     deaths = [] if watch.first_death is None else watch.deaths()
-    if any(death.is_certain for death in deaths):
+    settled = exited or (watch.first_death is not None and now - watch.first_death > DEATH_GRACE)
+    unprovoked = [death for death in deaths if not death.closed]
+    if any(death.is_certain for death in deaths) or (deaths and settled and watch.first_failure is None):
         return _died(watch)
+    if unprovoked and watch.first_failure is not None:
+        return _died(watch) if settled or any(death.exit is not None for death in unprovoked) else None
     if watch.first_failure is not None:
-        if any(not death.closed for death in deaths):
-            return _died(watch)
-        over = exited or watch.all_ended or time.monotonic() - watch.first_failure > FAILURE_GRACE
+        over = exited or watch.all_ended or now - watch.first_failure > FAILURE_GRACE
         return _failed(watch) if over else None
-    if watch.first_death is not None and (exited or time.monotonic() - watch.first_death > DEATH_GRACE):
-        return _died(watch)
     return None
 
 
@@ -167,18 +170,28 @@ def _exited(watch: Watch, exited: bool) -> _Ending | None:
         return _Ending(OutcomeKind.FINISHED)
     if watch.statuses and (watch.deaths() or len(watch.statuses) < watch.request.ranks):
         return _died(watch)
-    text = tail(watch.request.rundir, tuple(range(watch.request.ranks)))
-    last = text.rpartition("\n")[2].strip()
-    when = "after all ranks were done" if watch.all_done else "before any rank started"
-    kind = OutcomeKind.RANK_DIED if watch.statuses else OutcomeKind.COULD_NOT_START
-    reason = f"the launched command ended with status {code} {when}" + (f": {last}" if last else "")
-    return _Ending(kind, Culprit((), reason), tail=text)
+    return _ended_oddly(watch) if watch.statuses else _not_started(watch)
+
+
+def _ended_oddly(watch: Watch) -> _Ending:
+    reason = f"the launched command ended with status {watch.process.returncode} after all ranks were done"
+    return _Ending(OutcomeKind.RANK_DIED, Culprit((), reason), tail=tail(watch.request.rundir))
+
+
+def _not_started(watch: Watch) -> _Ending:
+    ranks = tuple(death.rank for death in watch.deaths())
+    text = tail(watch.request.rundir, ranks)
+    who = f"rank {ranks[0]}" if ranks else "the launched command"
+    last = text.splitlines()[-1].strip() if text else "no output"
+    reason = f"{who} ended before any rank had started: {last}"
+    return _Ending(OutcomeKind.COULD_NOT_START, Culprit(ranks, reason), tail=text)
 
 
 def _overdue(watch: Watch) -> _Ending | None:
     request, now = watch.request, time.monotonic()
     if watch.all_ready:
-        overdue = now - watch.changed > request.timeout
+        allowed = max(request.timeout, TEARDOWN_SECONDS) if watch.all_done else request.timeout
+        overdue = now - watch.changed > allowed
     else:
         overdue = now - watch.started > request.start_timeout
     if not overdue:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
 
 from grpo_contract import (
     AdvantageKind,
@@ -83,7 +91,7 @@ def _format(value: str) -> str:
 NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
 Degree = Annotated[int, NoBool, Field(ge=1)]
 Number = Annotated[float, NoBool]
-Seed = Annotated[int, NoBool, Field(ge=0, lt=2**32)]
+Seed = Annotated[int, NoBool, Field(ge=0, le=2**32 - 1)]
 Word = Annotated[str, Field(min_length=1)]
 Layout = Annotated[str, AfterValidator(_layout)]
 
@@ -137,7 +145,9 @@ class RunConfig(BaseModel):
         "on", "planted faults, on a batch of their own; batch: on the chosen batches too"
     )
     repeat: Degree = _setting(2, "runs of each candidate, which must agree bit for bit")
-    timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
+    timeout: Annotated[Number, Field(gt=0)] = _setting(
+        120.0, "seconds without progress before ranks are ended"
+    )
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
     format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")
@@ -163,10 +173,6 @@ class RunConfig(BaseModel):
     def is_given(self, name: str) -> bool:
         """Whether anybody gave setting `name`."""
         return name in self._origins
-
-    def with_format(self, name: str) -> Self:
-        """This configuration with another report format."""
-        return self.model_copy(update={"format": name})
 
     @property
     def chosen_layouts(self) -> tuple[tuple[int, int], ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from grpo_contract.errors import GRPOVerifyError, Problem
 
 MARKER = ".grpo-verify-run"
+ENVIRONMENT = "environment.json"
 
 
 class RunDirError(GRPOVerifyError):
@@ -53,9 +54,7 @@ class RunDir:
             path.mkdir(mode=0o700, parents=True)
         got = _why_unusable(path)
         if got:
-            raise RunDirError(
-                Problem("run_dir.claim", str(path), "an absent or empty directory of yours", got)
-            )
+            raise RunDirError(Problem("run_dir.claim", str(path), "an absent or empty directory of yours", got))
         return cls._prepare(path)
 
     @classmethod

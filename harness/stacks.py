@@ -43,9 +43,7 @@ def request_stacks(rundir: RunDir, pids: Mapping[int, int], wait: float = 0.5) -
         except (ProcessLookupError, PermissionError):
             continue
     end = time.monotonic() + wait
-    while (
-        any(read_text(rundir.stack(rank)) == text for rank, text in before.items()) and time.monotonic() < end
-    ):
+    while any(read_text(rundir.stack(rank)) == text for rank, text in before.items()) and time.monotonic() < end:
         time.sleep(_PAUSE)
     time.sleep(_PAUSE)
     frames = {rank: where(read_text(rundir.stack(rank)) or "") for rank in before}

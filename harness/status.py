@@ -116,6 +116,11 @@ class StatusWriter:
             changes["phase"] = phase
         self._write(**changes)
 
+    @property
+    def phase(self) -> Phase:
+        """The phase last reported."""
+        return self._status.phase
+
     def tick(self) -> None:
         """Report that one more collective is being entered. Call it just before each one."""
         self._step += 1

@@ -25,7 +25,7 @@ class DistributedGRPOLossOp:
     """GRPO loss over a TP x DP layout, with the same bits at every layout.
 
     `backend` and `launch` identify the kernels; ranks that differ in them are refused by preflight.
-    `on_collective` is called before every collective of this op.
+    `on_collective` is called with its purpose before every collective of this op.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class DistributedGRPOLossOp:
         *,
         backend: str = "native",
         launch: dict[str, Any] | None = None,
-        on_collective: Callable[[], None] | None = None,
+        on_collective: Callable[[str], None] | None = None,
     ) -> None:
         self.stages = stages
         self.backend = backend

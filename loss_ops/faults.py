@@ -14,13 +14,17 @@ FaultKind = Literal["layout", "arithmetic", "disagreement"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault: the smallest layout (tp, dp) that can show it and the quantities that must."""
+    """One planted fault: the smallest layout (tp, dp) that can show it, and the quantities of which one must.
+
+    `pattern` is what the comparison must say of it, where it must say more than that bits differ.
+    """
 
     name: str
     layout: tuple[int, int]
     quantities: tuple[str, ...]
     about: str
     kind: FaultKind = "layout"
+    pattern: str | None = None
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -96,6 +100,7 @@ FAULTS: tuple[Fault, ...] = (
         (1, 2),
         ("grad_policy_logits",),
         "the gradient is multiplied by the DP degree",
+        pattern="constant factor 2",
     ),
     Fault(
         "beta_differs_on_one_tp_rank",

@@ -19,11 +19,15 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Gather:
-    """All ranks' tensors along `axis`. `sizes[r]` is rank r's extent of dim 0; other dims are equal."""
+    """All ranks' tensors along `axis`. `sizes[r]` is rank r's extent of dim 0; other dims are equal.
+
+    `purpose` says what travels, for whoever watches the ranks.
+    """
 
     axis: Axis
     tensor: Tensor
     sizes: tuple[int, ...]
+    purpose: str
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class AllReduce:
 
     axis: Axis
     tensor: Tensor
+    purpose: str = "all_reduce"
 
 
 Request = Gather | AllReduce

@@ -61,14 +61,16 @@ def loss_program(
         ):
             observe(name, tensor)
     local_S = _local_totals(terms, logp_ST, reference_ST, inputs, stages)
-    totals_B = stages.assemble((yield Gather("dp", sequence_totals.pack(local_S), inputs.sequence_sizes)))
+    totals_B = stages.assemble(
+        (yield Gather("dp", sequence_totals.pack(local_S), inputs.sequence_sizes, "sequence totals"))
+    )
     scalars = yield from stages.scalars(totals_B, local_S, inputs)
     coefficient_N = _coefficient(terms, scalars, inputs, grad_scale).flatten()
     return LossState(scalars, _loss(scalars, inputs), totals_B, advantages_B, softmaxes[0], coefficient_N)
 
 
 def _advantages(inputs: LossInputs, stages: Stages) -> Program[Tensor]:
-    gathered = yield Gather("dp", inputs.rewards_S.float(), inputs.sequence_sizes)
+    gathered = yield Gather("dp", inputs.rewards_S.float(), inputs.sequence_sizes, "rewards")
     return stages.advantages(torch.cat(gathered), inputs)
 
 
@@ -79,7 +81,7 @@ def selected_logprobs(models: list[Tensor], slots: Slots, stages: Stages) -> Pro
         for logits in models
     ]
     packed = torch.cat([logprob.pack(each) for each in stats])
-    gathered = yield Gather("tp", packed, logprob.packed_sizes(slots.shard, len(models)))
+    gathered = yield Gather("tp", packed, logprob.packed_sizes(slots.shard, len(models)), "tile statistics")
     merged = []
     for model in range(len(models)):
         tiles = logprob.unpack(gathered, slots.shard, model)

@@ -20,6 +20,7 @@ from loss_ops.gather import Axis, Gather, Program
 from loss_ops.loss_call import LossCall
 
 Record = dict[str, Any]
+PURPOSE = "preflight"
 
 
 def record_of(call: LossCall, backend: str, problems: list[Problem]) -> Record:
@@ -51,9 +52,9 @@ def preflight(record: Record, degrees: tuple[int, int], device: torch.device) ->
 def _gather_text(text: str, axis: Axis, degree: int, device: torch.device) -> Program[list[str]]:
     data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
     length = torch.tensor([len(data)], device=device)
-    lengths = yield Gather(axis, length, (1,) * degree)
+    lengths = yield Gather(axis, length, (1,) * degree, PURPOSE)
     sizes = tuple(int(each) for each in lengths)
-    received = yield Gather(axis, data, sizes)
+    received = yield Gather(axis, data, sizes, PURPOSE)
     return [_text(each) for each in received]
 
 

@@ -17,12 +17,13 @@ from loss_ops.gather import AllReduce, Axis, Gather, Program, Request, ResultT
 class RealRanks:
     """Drives one program with this process's groups; an axis of degree 1 needs none.
 
-    `on_collective` is called before each collective, so that a watcher knows how far a rank came.
+    `on_collective` is called with a collective's purpose just before it, so that a watcher knows how far a
+    rank came.
     """
 
     tp_group: dist.ProcessGroup | None = None
     dp_group: dist.ProcessGroup | None = None
-    on_collective: Callable[[], None] | None = None
+    on_collective: Callable[[str], None] | None = None
 
     def run(self, program: Program[ResultT]) -> ResultT:
         """Answer every request until the program returns."""
@@ -43,7 +44,7 @@ class RealRanks:
         if group is None or group.size() == 1:
             return [request.tensor]
         if self.on_collective is not None:
-            self.on_collective()
+            self.on_collective(request.purpose)
         if isinstance(request, AllReduce):
             total = request.tensor.clone()
             dist.all_reduce(total, group=group)

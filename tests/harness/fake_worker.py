@@ -87,6 +87,8 @@ def main() -> None:
     rundir = RunDir.open(Path(sys.argv[1]))
     plan = json.loads(rundir.plan.read_text())
     if plan.get("silent") == rank:
+        while not all(rundir.status(other).exists() for other in range(world) if other != rank):
+            time.sleep(0.01)
         sys.exit(5)
     install_parent_guard()
     append_user_path()

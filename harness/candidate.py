@@ -1,0 +1,94 @@
+"""One forward and backward of an op on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
+from harness.ops import LossOp, loss_of, quantities_of
+from harness.status import Phase, StatusWriter
+from loss_ops.batch import GlobalBatch
+from loss_ops.quantities import GRADIENT, quantities
+from loss_ops.result import GRPOLossResult
+
+
+@dataclass(frozen=True)
+class Groups:
+    """This rank's process groups in one layout; None on an axis of degree 1."""
+
+    tp: dist.ProcessGroup | None = None
+    dp: dist.ProcessGroup | None = None
+
+
+def run_candidate(
+    op: LossOp,
+    batch: GlobalBatch,
+    sharding: ShardingSpec,
+    groups: Groups,
+    status: StatusWriter | None = None,
+    contract: GRPOLossContract | None = None,
+) -> dict[str, Tensor]:
+    """The quantities of this rank: replicated vectors of the whole batch, and its shard of the gradient.
+
+    `contract` replaces the batch's own on this rank, for a planted disagreement.
+    """
+    call = batch.shard(sharding)
+    logits = call.policy_local_logits.detach().requires_grad_()
+    _report(status, Phase.FORWARD)
+    result = op.apply(
+        logits,
+        call.action_ids,
+        call.old_logps,
+        call.rewards,
+        contract=contract or batch.contract,
+        sharding=sharding,
+        completion_mask=call.completion_mask,
+        ref_local_logits=call.ref_local_logits,
+        tp_group=groups.tp,
+        dp_group=groups.dp,
+    )
+    _report(status, Phase.BACKWARD)
+    gradient = _backward(result, logits)
+    if isinstance(result, GRPOLossResult):
+        return quantities(result, gradient)
+    return quantities_of(result, gradient)
+
+
+def _report(status: StatusWriter | None, phase: Phase) -> None:
+    if status is not None:
+        status.update(phase=phase)
+
+
+def _backward(result: Any, logits: Tensor) -> Tensor:
+    loss = loss_of(result)
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        got = f"{type(result).__name__} with loss {loss!r}"
+        raise InputError(Problem("input.result", "the op's result", "a scalar `loss` that has a gradient", got))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    return gradient
+
+
+def holds_part(got: Tensor, sharding: ShardingSpec) -> bool:
+    """Whether a foreign op returned only its own sequences of a per-sequence vector."""
+    num_sequences = sharding.sequence_shard_bounds[-1][1]
+    return got.dim() == 1 and got.shape[0] == sharding.num_local_sequences != num_sequences
+
+
+def origin_of(name: str, got: Tensor, sharding: ShardingSpec) -> tuple[int, ...]:
+    """Global index of element 0 of a quantity as this rank holds it."""
+    if name == GRADIENT:
+        return (sharding.sequence_shard[0], 0, sharding.vocab_shard[0])
+    return (sharding.sequence_shard[0],) if holds_part(got, sharding) else (0,) * got.dim()
+
+
+def baseline_part(name: str, whole: Tensor, got: Tensor, sharding: ShardingSpec) -> Tensor:
+    """What this rank's copy of a quantity must equal: its shard of the gradient or vector, or the whole."""
+    rows = slice(*sharding.sequence_shard)
+    if name == GRADIENT:
+        return whole[rows, :, slice(*sharding.vocab_shard)]
+    return whole[rows] if holds_part(got, sharding) else whole

@@ -1,0 +1,93 @@
+"""The command `grpo-verify`. The only module here, beside the worker's main, that prints and exits.
+
+It imports the standard library alone until `main` runs, so that Ctrl-C is answered alike from the first
+moment, and never torch: help, a saved report and a refused request cost a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from harness.foreign_folders import foreign_folders
+from harness.stdio import open_missing_streams, write
+
+NAME = "grpo-verify"
+REFUSED, BROKEN, INTERRUPTED, TERMINATED = 2, 4, 130, 143
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status; no exception leaves this function."""
+    open_missing_streams()
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _sigterm_raises():
+            return _answer([token for token in tokens if token != "--debug"], debug="--debug" in tokens)
+    except KeyboardInterrupt:
+        write(sys.stderr, f"{NAME}: interrupted\n")
+        return INTERRUPTED
+    except _Terminated:
+        write(sys.stderr, f"{NAME}: terminated\n")
+        return TERMINATED
+
+
+def _answer(tokens: list[str], *, debug: bool) -> int:
+    if foreign := foreign_folders():
+        write(sys.stderr, f"{NAME}: invalid request: {'; '.join(foreign)}\n")
+        return REFUSED
+    try:
+        from harness.commands import answer
+
+        text, status = answer(tokens, _progress)
+        write(sys.stdout, text)
+        return status
+    except SystemExit as stop:  # rich ends the process when the reader of --help is gone
+        return stop.code if isinstance(stop.code, int) else 0
+    except Exception as error:
+        return _failed(error, tokens, debug)
+
+
+def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
+    """One message on stderr, with --json a report that says the same, and never a bare traceback."""
+    try:
+        from harness.outcomes import outcome_of
+
+        outcome = outcome_of(error, [NAME, *tokens], debug=debug)
+    except Exception:  # a broken installation: nothing of ours can be imported
+        write(sys.stderr, f"{NAME}: internal error: {type(error).__name__}: {error}\n")
+        return BROKEN
+    write(sys.stderr, outcome.err)
+    write(sys.stdout, outcome.out)
+    return outcome.status
+
+
+def _progress(line: str) -> None:
+    write(sys.stderr, f"{line}\n")
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The commands of `grpo-verify`: each turns its arguments into a text for stdout and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from grpo_contract import Problem
+from harness.config_sources import load_config
+from harness.flags import Answer, Flags, with_flags
+from harness.listings import ops_text, settings_text
+from harness.run_config import RequestError, RunConfig
+from harness.stdio import look_of
+from harness.usage_errors import usage_error
+from harness.version import version
+from reports import Report, render
+
+OnProgress = Callable[[str], None]
+
+
+def answer(tokens: Sequence[str], on_progress: OnProgress) -> Answer:
+    """Parse and run one command line. Raises RequestError for a mistake in it; prints nothing but help."""
+    app = _app(on_progress)
+    try:
+        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise usage_error(error, app) from None
+    found: Answer | None = command(*bound.args, **bound.kwargs)
+    return found or ("", 0)
+
+
+def _app(on_progress: OnProgress) -> App:
+    app = App(
+        name="grpo-verify",
+        help="Prove, bit by bit, that a GRPO loss gives the same answer however the work is split over ranks.",
+        help_epilogue="Settings also come from [tool.grpo-verify] in pyproject.toml and from GRPO_VERIFY_* "
+        "variables. Exit status: 0 proven, 1 drift, 2 refused, 3 nothing proven, 4 broken. --debug shows the "
+        "traceback of an internal error.",
+        help_format="plaintext",
+        version=version,
+    )
+
+    @with_flags
+    def run(flags: Flags) -> Answer:
+        """Verify a loss over TP x DP layouts, and the verification itself with planted faults."""
+        return run_plan(load_config(flags), on_progress)
+
+    app.default(run)
+    for command in (run, show, config, ops):
+        app.command(command)
+    return app
+
+
+def run_plan(settings: RunConfig, on_progress: OnProgress) -> Answer:
+    """Plan, launch and report one run."""
+    # On demand, so that other commands do not pay for them.
+    from harness.request import plan_for
+    from harness.run import run as launch
+
+    progress = _silent if settings.quiet else on_progress
+    report = launch(plan_for(settings), out=settings.out, on_progress=progress)
+    look = look_of(sys.stdout, settings.color)
+    return render(report, settings.format, quiet=settings.quiet, **look), report.exit_status
+
+
+def show(
+    report: str,
+    /,
+    *,
+    format: str = "terminal",
+    width: int | None = None,
+    color: Literal["auto", "always", "never"] = "auto",
+    quiet: Annotated[bool, Parameter(negative=())] = False,
+) -> Answer:
+    """Render a saved report; the exit status is the report's own.
+
+    Parameters
+    ----------
+    report
+        The JSON report, a folder given to --out, or - for standard input.
+    format
+        Any format of a run.
+    width
+        Columns; by default those of the terminal.
+    color
+        Colours in the report.
+    quiet
+        Only the outcome.
+    """
+    RunConfig(format=format)
+    if width is not None and width < 1:
+        raise RequestError(Problem("request.width", "--width", "at least 1", str(width)))
+    loaded = Report.from_json(_report_text(report))
+    return render(loaded, format, quiet=quiet, **look_of(sys.stdout, color, width)), loaded.exit_status
+
+
+@with_flags
+def config(flags: Flags) -> Answer:
+    """Print every effective setting and where it came from; takes the flags of a run."""
+    return settings_text(load_config(flags)), 0
+
+
+def ops() -> Answer:
+    """List the ops, their backends, and why a backend is not available."""
+    # The registry may load torch to know; nothing else in this process does.
+    from loss_ops import kernel_registry
+
+    return ops_text(kernel_registry.describe()), 0
+
+
+def _report_text(name: str) -> str:
+    if name == "-":
+        return sys.stdin.read()
+    path = Path(name)
+    path = path / "report.json" if path.is_dir() else path
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        got = error.strerror or str(error)
+    except UnicodeDecodeError:
+        got = "bytes that are not UTF-8"
+    raise RequestError(Problem("request.report", str(path), "a saved JSON report", got))
+
+
+def _silent(_line: str) -> None:
+    return None

@@ -1,0 +1,36 @@
+"""What one rank saw of one compared quantity; plain data for JSON, no torch."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Drift(BaseModel):
+    """A comparison on one rank; `mismatched` 0 means equal bits.
+
+    `first` is the first differing element in global coordinates, one per dim. `ratio` is the smallest and the
+    largest got / expected over differing elements, None where one cannot be divided. `zeroed` counts differing
+    elements that are zero where the baseline is not. `sharded` quantities are held in parts, of which `shard`
+    is this rank's; the others are whole on every rank.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    name: str
+    elements: int
+    nonzero: int
+    floating: bool = True
+    by_sequence: bool = True
+    sharded: bool = False
+    shard: tuple[int, ...] = ()
+    mismatched: int = 0
+    max_ulp: int = 0
+    max_abs: float = 0.0
+    first: tuple[int, ...] | None = None
+    expected: str = ""
+    got: str = ""
+    expected_bits: str = ""
+    got_bits: str = ""
+    sequences: tuple[int, ...] = ()
+    ratio: tuple[float, float] | None = None
+    zeroed: int = 0

@@ -1,0 +1,48 @@
+"""What a result depends on beside the contract: builds, device, settings. Recorded, not prescribed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import torch
+
+RECORDED = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_ALLOW_TF32", "NVIDIA_TF32_OVERRIDE")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device and numeric settings of this process, as plain JSON values."""
+    return {
+        "device": device.type,
+        "device_name": device_name(device),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "triton": _version("triton"),
+        "cuda": torch.version.cuda,
+        "nccl": _nccl() if device.type == "cuda" else None,
+        "num_threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(RECORDED)},
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's model, or the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _nccl() -> str:
+    return ".".join(str(part) for part in torch.cuda.nccl.version())

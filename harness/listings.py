@@ -1,0 +1,49 @@
+"""Plain lists for `grpo-verify config` and `grpo-verify ops`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness.run_config import RunConfig
+
+
+def settings_text(config: RunConfig) -> str:
+    """Every setting with its value and where it came from, as columns, or as JSON in that format."""
+    rows = {
+        name: (value, config.where(name) if config.is_given(name) else "default")
+        for name, value in config.model_dump(mode="json").items()
+    }
+    if config.format == "json":
+        content = {name: {"value": value, "source": source} for name, (value, source) in rows.items()}
+        return json.dumps(content, indent=2) + "\n"
+    return _columns([(name, _shown(value), source) for name, (value, source) in rows.items()])
+
+
+def ops_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Ops and backends as the registry describes them: op, backend, available, and reason where it is not."""
+    return _columns(
+        [
+            (
+                row["op"],
+                row["backend"],
+                "available" if row["available"] else f"not available: {row['reason']}",
+            )
+            for row in rows
+        ]
+    )
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> str:
+    widths = [max((len(row[index]) for row in rows), default=0) for index in (0, 1)]
+    lines = [f"{first:<{widths[0]}}  {second:<{widths[1]}}  {third}" for first, second, third in rows]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _shown(value: object) -> str:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,76 @@
+"""The op under test: one of ours by name, or the user's as `package.module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, Problem
+from loss_ops import kernel_registry
+from loss_ops.quantities import GRADIENT, REPLICATED
+
+OWN = "grpo_loss"
+
+
+class LossOp(Protocol):
+    """What the harness calls: `apply` with the arguments of `DistributedGRPOLossOp.apply`, and any result."""
+
+    @property
+    def apply(self) -> Callable[..., Any]:
+        """One rank's forward."""
+        ...
+
+
+def resolve(name: str, backend: str | None, contract: GRPOLossContract, device: str) -> LossOp:
+    """The op called `name`: `grpo_loss`, a backend of it such as `native`, or `package.module:attribute`.
+
+    A class is built without arguments; a plain function stands for `apply`. Raises InputError when there is
+    no such op.
+    """
+    if ":" not in name:
+        wanted = backend if name == OWN else name
+        op: LossOp = kernel_registry.get_loss_op(contract, device=device, backend=wanted).op
+        return op
+    return _foreign(name)
+
+
+def _foreign(name: str) -> LossOp:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            Problem("input.op", "--op", "an importable package.module:attribute", str(error))
+        ) from None
+    held = found() if inspect.isclass(found) else found
+    if not hasattr(held, "apply") and not callable(held):
+        got = f"{name}, a {type(held).__name__}"
+        raise InputError(Problem("input.op", "--op", "an op with `apply`, or a function", got))
+    return held if hasattr(held, "apply") else _FunctionOp(held)
+
+
+class _FunctionOp:
+    def __init__(self, function: Any) -> None:
+        self.apply = function
+
+
+def loss_of(result: Any) -> Any:
+    """The loss of a foreign result: the attribute or key `loss`, or the first of a tuple; None without one."""
+    if isinstance(result, Mapping):
+        return result.get("loss")
+    if isinstance(result, tuple) and not hasattr(result, "loss"):
+        return result[0] if result else None
+    return getattr(result, "loss", None)
+
+
+def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
+    """The quantities that a foreign result offers: attributes, keys, or `loss, policy_loss, kl` in a tuple."""
+    if isinstance(result, tuple) and not hasattr(result, "loss"):
+        result = dict(zip(("loss", "policy_loss", "kl"), result, strict=False))
+    held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
+    values = {name: held.get(name) for name in REPLICATED}
+    return {**{n: v.detach() for n, v in values.items() if isinstance(v, Tensor)}, GRADIENT: gradient}

@@ -1,0 +1,77 @@
+"""What is left of a command that came to nothing: a message, a status, and with --json a report."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpo_contract import GRPOVerifyError
+from harness.config_sources import gather, merge
+from reports import Report, ReportError, ReportFormatError
+
+OTHER_COMMANDS = ("show", "config", "ops")
+"""Commands that answer with no report of a run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Text for both streams, and the exit status."""
+
+    status: int
+    err: str
+    out: str = ""
+
+
+def outcome_of(error: Exception, command: Sequence[str], *, debug: bool = False) -> Outcome:
+    """A refusal for an error of the request, and a broken run for any other; `command` is the command line."""
+    if isinstance(error, GRPOVerifyError | ReportFormatError):
+        report, err = refused_report(error, command), f"{command[0]}: {error}\n"
+    else:
+        line = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
+        report, err = broken_report(line, command), _internal_text(error, f"{command[0]}: {line}", debug)
+    return Outcome(report.exit_status, err, report.to_json() if wants_json(command[1:]) else "")
+
+
+def refused_report(error: GRPOVerifyError | ReportFormatError, command: Sequence[str]) -> Report:
+    """A report with one error for each problem."""
+    problems = getattr(error, "problems", ())
+    errors = [ReportError(code=problem.code, message=str(problem)) for problem in problems]
+    whole = [ReportError(code=error.code, message=str(error))]
+    return Report.assemble(errors=errors or whole, command=command)
+
+
+def broken_report(line: str, command: Sequence[str]) -> Report:
+    """A report of nothing but that the run broke, and how."""
+    return Report.assemble(broken=True, notes=(line,), command=command)
+
+
+def wants_json(tokens: Sequence[str]) -> bool:
+    """Whether a run's answer was to be JSON, judged even where its flags cannot be parsed."""
+    if tokens and tokens[0] in OTHER_COMMANDS:
+        return False
+    if "--json" in tokens or "--format=json" in tokens:
+        return True
+    if "--format" in tokens:
+        return list(tokens[tokens.index("--format") + 1 :][:1]) == ["json"]
+    if any(token.startswith("--format=") for token in tokens):
+        return False
+    return merge(gather({}))[0].get("format") == "json"
+
+
+def _internal_text(error: Exception, line: str, debug: bool) -> str:
+    text = "".join(traceback.format_exception(error))
+    return f"{text}{line}\n" if debug else f"{line} (traceback: {_kept(text)}; --debug shows it here)\n"
+
+
+def _kept(text: str) -> str:
+    """Where `text` was written for later; why not, when that failed too."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="grpo-verify-", suffix=".traceback.txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        return file.name
+    except OSError as error:
+        return f"not kept, {error.strerror}"

@@ -1,0 +1,80 @@
+"""The plan of a run: which cases, on which batches, and which are skipped and why. Pure rules, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from grpo_contract import GRPOVerifyError, InputError, Problem, error_from
+from harness.batch_spec import CONTROL
+from harness.capture_header import CaptureHeader
+from harness.layouts import (
+    BASELINE,
+    Layout,
+    asks_for_degrees,
+    degree_problems,
+    layouts_of,
+    rank_problems,
+)
+from harness.planned import BatchPlan, Plan, PlannedCase
+from harness.planned_batches import control_batch, plan_batches
+from harness.planned_cases import PlantedFault, plan_cases
+from harness.run_config import RequestError, RunConfig
+
+__all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
+
+
+def make_plan(
+    config: RunConfig,
+    *,
+    device: Literal["cpu", "cuda"],
+    available_ranks: int | None,
+    faults: Sequence[PlantedFault],
+    captures: Mapping[str, CaptureHeader | InputError] | None = None,
+    cores: int | None = None,
+) -> Plan:
+    """Plan a run of `config` on a device that holds `available_ranks` ranks (None: no limit, as on the CPU).
+
+    `captures` holds the header of every capture file that config.batch names, or why it has none. Raises one
+    error with everything that stands against the request: unknown batches, unreadable files, contracts that
+    cannot hold, degrees that a batch cannot fill.
+    """
+    layouts = layouts_of(config, available_ranks)
+    batches, problems = plan_batches(config, captures or {})
+    problems = [*rank_problems(config, layouts, device), *problems]
+    if asks_for_degrees(config):
+        for batch in batches.values():
+            problems += degree_problems(config, layouts, batch.name, batch.contract)
+    if problems:
+        raise _error(problems)
+    if config.controls != "off" and faults:
+        batches[CONTROL.name] = control_batch()
+    cases = plan_cases(config, batches, layouts, faults, available_ranks)
+    ranks = max([case.ranks for case in cases if case.skip is None], default=1)
+    return Plan(
+        op=config.op,
+        backend=config.backend,
+        device=device,
+        dtype=config.dtype,
+        ranks=ranks,
+        timeout=config.timeout,
+        batches=batches,
+        cases=cases,
+        notes=_notes(ranks, layouts, device, cores),
+    )
+
+
+def _notes(ranks: int, layouts: Sequence[Layout], device: str, cores: int | None) -> tuple[str, ...]:
+    notes = []
+    if device == "cpu" and cores is not None and ranks > cores:
+        notes.append(f"{ranks} ranks share {cores} CPU cores: expect a slow run")
+    if all(layout == BASELINE for layout in layouts):
+        notes.append("1x1 is the only layout: it shows that runs repeat, nothing about layouts")
+    return tuple(notes)
+
+
+def _error(problems: Sequence[Problem]) -> GRPOVerifyError:
+    """Problems of the request itself make a RequestError; what a contract or a file says keeps its class."""
+    if any(problem.code.startswith("request") for problem in problems):
+        return RequestError(problems)
+    return error_from(problems)

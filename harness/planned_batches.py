@@ -1,0 +1,89 @@
+"""The batches of a plan: names resolved, each with the contract it is run under."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from grpo_contract import ContractError, InputError, Problem
+from harness.batch_spec import BUILT_IN, CONTROL, FAMILIES, contract_for, expand
+from harness.capture import capture_contract
+from harness.capture_header import CaptureHeader
+from harness.config_problems import relocated, suggestion
+from harness.planned import BatchPlan
+from harness.run_config import RunConfig
+
+SUFFIX = ".safetensors"
+
+
+def is_capture(name: str) -> bool:
+    """Whether a batch is named by a path."""
+    return name.endswith(SUFFIX) or os.sep in name
+
+
+def plan_batches(
+    config: RunConfig, captures: Mapping[str, CaptureHeader | InputError]
+) -> tuple[dict[str, BatchPlan], list[Problem]]:
+    """The batches of `config` by name, in order, and all that is wrong with them."""
+    batches: dict[str, BatchPlan] = {}
+    problems: list[Problem] = []
+    for asked in config.batch:
+        names = (asked,) if is_capture(asked) else expand(asked)
+        if not names:
+            problems.append(_unknown(asked, config))
+        for name in names:
+            try:
+                batch = _plan_batch(name, config, captures, batches)
+            except (ContractError, InputError) as error:
+                problems += [_placed(problem, name, config) for problem in error.problems]
+            else:
+                batches[batch.name] = batch
+    return batches, problems
+
+
+def control_batch() -> BatchPlan:
+    """The planted faults' own batch: its contract takes nothing from the user, so that no flag disarms them."""
+    return BatchPlan(
+        name=CONTROL.name, source="builtin", spec=CONTROL, contract=contract_for(CONTROL, RunConfig())
+    )
+
+
+def _plan_batch(
+    name: str,
+    config: RunConfig,
+    captures: Mapping[str, CaptureHeader | InputError],
+    taken: Mapping[str, BatchPlan],
+) -> BatchPlan:
+    if not is_capture(name):
+        spec = BUILT_IN[name]
+        return BatchPlan(name=name, source="builtin", spec=spec, contract=contract_for(spec, config))
+    header = captures[name]
+    if isinstance(header, InputError):
+        raise header
+    contract, notes = capture_contract(header, config)
+    if config.is_given("dtype") and config.dtype != contract.logprob.dtype:
+        notes = (
+            *notes,
+            f"logits are {contract.logprob.dtype} as stored; {config.where('dtype')} is not for captures",
+        )
+    short = Path(name).stem
+    is_free = short not in BUILT_IN and short not in taken and short != CONTROL.name
+    shown = short if is_free else name
+    return BatchPlan(name=shown, source="capture", path=header.path.resolve(), contract=contract, notes=notes)
+
+
+def _unknown(name: str, config: RunConfig) -> Problem:
+    known = [*BUILT_IN, *FAMILIES]
+    expected = f"one of {', '.join(sorted(known))}, or a file ending in {SUFFIX}{suggestion(name, known)}"
+    return Problem("request.batch", config.where("batch"), expected, name)
+
+
+def _placed(problem: Problem, batch: str, config: RunConfig) -> Problem:
+    def where(setting: str) -> str:
+        return config.where(setting) if config.is_given(setting) else problem.where
+
+    if problem.code.startswith("input"):  # it names the file
+        return problem
+    place = relocated(problem, where).where
+    return Problem(problem.code, f"batch {batch}: {place}", problem.expected, problem.got)

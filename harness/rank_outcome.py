@@ -1,0 +1,165 @@
+"""What one rank reports of one case, as JSON, and the case result made of all ranks' reports. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.drift import Drift
+from harness.planned import PlannedCase
+from reports.cases import CaseResult, FirstDrift, Layout, QuantityResult, Rank
+from reports.verdicts import Expect, Verdict
+
+# A constant factor must hold for every element up to a few roundings of the gradient's dtype.
+FACTOR_TOLERANCE = 1e-2
+FACTOR_IS_ONE = 1e-3
+
+
+class RankOutcome(BaseModel):
+    """One rank's part: what it compared, or the error that refused the call. Times are in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tp_rank: int
+    dp_rank: int
+    drifts: tuple[Drift, ...] = ()
+    error: tuple[str, str] | None = None
+    inconclusive: str | None = None
+    notes: tuple[str, ...] = ()
+    seed: int | None = None
+    seconds: float = 0.0
+
+
+def case_result(
+    case: PlannedCase,
+    outcomes: Sequence[RankOutcome],
+    *,
+    transport: str,
+    must_show: tuple[str, ...] = (),
+    pattern: str | None = None,
+) -> CaseResult:
+    """Join the ranks' reports. `must_show` names the quantities of which one must drift for a planted fault.
+
+    `pattern` is what the drift of that quantity must look like.
+    """
+    quantities = tuple(_quantity(parts) for parts in _by_name(outcomes))
+    verdict, reason = _verdict(outcomes, quantities)
+    if verdict is Verdict.DRIFT and must_show:
+        verdict, reason = _judge_fault(quantities, must_show, pattern)
+    return CaseResult(
+        name=case.name,
+        op=case.op,
+        layout=Layout(tp=case.layout[0], dp=case.layout[1]),
+        transport=transport,
+        batch=case.batch,
+        seed=outcomes[0].seed if outcomes[0].seed is not None else case.seed,
+        expect=Expect(case.expect),
+        verdict=verdict,
+        reason=reason,
+        quantities=quantities,
+        seconds=max(outcome.seconds for outcome in outcomes),
+        notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+    )
+
+
+def _by_name(outcomes: Sequence[RankOutcome]) -> Iterable[list[tuple[RankOutcome, Drift]]]:
+    found: dict[str, list[tuple[RankOutcome, Drift]]] = {}
+    for outcome in outcomes:
+        for drift in outcome.drifts:
+            found.setdefault(drift.name, []).append((outcome, drift))
+    return found.values()
+
+
+def _verdict(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult]) -> tuple[Verdict, str | None]:
+    errors = list(dict.fromkeys(outcome.error for outcome in outcomes if outcome.error))
+    if errors:
+        count = sum(outcome.error is not None for outcome in outcomes)
+        alike = count == len(outcomes) and len(errors) == 1
+        words = errors[0][1] if alike else f"{count} of {len(outcomes)} ranks: " + " | ".join(e[1] for e in errors)
+        return Verdict.REFUSED, words
+    for outcome in outcomes:
+        if outcome.inconclusive:
+            return Verdict.INCONCLUSIVE, outcome.inconclusive
+    if any(quantity.mismatched for quantity in quantities):
+        return Verdict.DRIFT, None
+    return Verdict.MATCH, None
+
+
+def _judge_fault(
+    quantities: Sequence[QuantityResult], must_show: tuple[str, ...], pattern: str | None
+) -> tuple[Verdict, str | None]:
+    shown = [each for each in quantities if each.mismatched and each.name in must_show]
+    if not shown:
+        return Verdict.MISSED, f"none of {', '.join(must_show)} drifted, which this fault must move"
+    if pattern and all(each.pattern != pattern for each in shown):
+        return Verdict.MISSED, f"seen, but not as {pattern!r}: {shown[0].pattern or 'no pattern'}"
+    return Verdict.CAUGHT, f"seen in {', '.join(each.name for each in shown)}"
+
+
+def _quantity(parts: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
+    drifts = [drift for _, drift in parts]
+    sharded = drifts[0].sharded
+    distinct = {drift.shard: drift for drift in drifts}.values() if sharded else drifts[:1]
+    elements = sum(drift.elements for drift in distinct)
+    nonzero = sum(drift.nonzero for drift in distinct)
+    seen = [(outcome, drift) for outcome, drift in parts if drift.mismatched]
+    powerless = drifts[0].floating and nonzero == 0 and not seen
+    result = QuantityResult(
+        name=drifts[0].name,
+        verdict=Verdict.DRIFT if seen else Verdict.INCONCLUSIVE if powerless else Verdict.MATCH,
+        elements=elements,
+        nonzero_share=nonzero / elements if elements else 0.0,
+        power=0.0 if powerless else None,
+    )
+    return _with_drift(result, seen, sharded) if seen else result
+
+
+def _with_drift(result: QuantityResult, seen: list[tuple[RankOutcome, Drift]], sharded: bool) -> QuantityResult:
+    drifts = [drift for _, drift in seen]
+    counts = [drift.mismatched for drift in drifts]
+    owner, first = min(seen, key=lambda pair: (pair[1].first is None, pair[1].first or ()))
+    sizes = [drift.max_abs for drift in drifts]
+    return result.model_copy(
+        update={
+            "mismatched": sum(counts) if sharded else max(counts),
+            "max_ulp": max(drift.max_ulp for drift in drifts),
+            "max_abs": math.nan if any(map(math.isnan, sizes)) else max(sizes),
+            "first": _first(owner, first),
+            "sequences": tuple(sorted({s for drift in drifts for s in drift.sequences})),
+            "pattern": pattern_of(drifts, result.nonzero_share or 0.0, result.elements, sharded),
+        }
+    )
+
+
+def _first(owner: RankOutcome, drift: Drift) -> FirstDrift:
+    place: tuple[int | None, ...] = (*(drift.first or ()), None, None, None)
+    if not drift.by_sequence:
+        place = (None, None, None)
+    return FirstDrift(
+        sequence=place[0],
+        token=place[1],
+        column=place[2],
+        owner=Rank(tp=owner.tp_rank, dp=owner.dp_rank),
+        expected=drift.expected,
+        got=drift.got,
+        expected_bits=drift.expected_bits,
+        got_bits=drift.got_bits,
+    )
+
+
+def pattern_of(drifts: Sequence[Drift], nonzero_share: float, elements: int, sharded: bool) -> str | None:
+    """What all differing elements have in common, in words: zeros, a constant factor, or nothing known."""
+    counts = [drift.mismatched for drift in drifts]
+    mismatched = sum(counts) if sharded else max(counts)
+    if all(drift.zeroed == drift.mismatched for drift in drifts):
+        return "zero where a value is expected"
+    ratios = [drift.ratio for drift in drifts]
+    if any(ratio is None for ratio in ratios) or mismatched < round(nonzero_share * elements):
+        return None
+    low, high = min(r[0] for r in ratios if r), max(r[1] for r in ratios if r)
+    middle = (low + high) / 2
+    if abs(middle - 1) < FACTOR_IS_ONE or high - low > FACTOR_TOLERANCE * abs(middle):
+        return None
+    return f"constant factor {middle:.6g}"

@@ -1,0 +1,66 @@
+"""From a configuration to a plan: looks at the machine, the capture files and the catalogue of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpo_contract import GRPOVerifyError, InputError, Problem
+from harness.capture import check_capture
+from harness.capture_header import CaptureHeader, read_header
+from harness.devices import Machine, resolve_device, this_machine
+from harness.plan import Plan, PlantedFault, make_plan
+from harness.planned_batches import is_capture
+from harness.run_config import RunConfig
+
+
+def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
+    """The plan of `config` on this machine, its captures read and found sound. Never imports torch.
+
+    Raises a GRPOVerifyError with every problem of the first kind found: the device, then the request and the
+    headers of its files, then the values inside these.
+    """
+    found = machine or this_machine()
+    device, ranks = resolve_device(config, found)
+    plan = make_plan(
+        config,
+        device=device,
+        available_ranks=ranks,
+        faults=planted_faults(),
+        captures=read_captures(config),
+        cores=found.cores,
+    )
+    check_values(plan)
+    return plan
+
+
+def planted_faults() -> Sequence[PlantedFault]:
+    """The catalogue of planted faults."""
+    from loss_ops.faults import FAULTS
+
+    return FAULTS
+
+
+def read_captures(config: RunConfig) -> dict[str, CaptureHeader | InputError]:
+    """The header of every capture that `config` names, or why it cannot be read."""
+    return {name: _header_or_error(Path(name).expanduser()) for name in config.batch if is_capture(name)}
+
+
+def _header_or_error(path: Path) -> CaptureHeader | InputError:
+    try:
+        return read_header(path)
+    except InputError as error:
+        return error
+
+
+def check_values(plan: Plan) -> None:
+    """Look at the values of every capture of `plan`. Raises one InputError for all of them."""
+    problems: list[Problem] = []
+    for batch in plan.batches.values():
+        if batch.path is not None:
+            try:
+                check_capture(batch.path, batch.contract)
+            except GRPOVerifyError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,142 @@
+"""A run from the parent's side: launch the ranks, collect their cases, make the report. Never imports torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_contract.errors import ERROR_CLASSES
+from grpo_contract.fingerprint import fingerprint
+from harness.batch_spec import CONTROL
+from harness.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launch_request import LaunchRequest
+from harness.planned import Plan, PlannedCase
+from harness.rundir import ENVIRONMENT, RunDir, read_text, write_atomic
+from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
+
+REPORT = "report.json"
+Progress = Callable[[str], None]
+
+
+def run(plan: Plan, *, out: Path | None, on_progress: Progress, command: Sequence[str] | None = None) -> Report:
+    """Run `plan` and report. With `out` the report lands in `out/report.json`, beside the run's directory.
+
+    Whatever was finished before a break or an interruption is in the report.
+    """
+    started = time.perf_counter()
+    rundir = RunDir.create(out)
+    rundir.write_plan(plan.model_dump_json())
+    finished: dict[int, CaseResult] = {}
+    total = sum(case.skip is None for case in plan.cases)
+
+    def on_case(index: int, text: str) -> None:
+        finished[index] = CaseResult.model_validate_json(text)
+        on_progress(f"[{len(finished)}/{total}] {finished[index].name}: {finished[index].settled().verdict.value}")
+
+    on_progress(f"starting {plan.ranks} ranks on {plan.device} for {total} cases")
+    outcome = launch(LaunchRequest(plan.ranks, rundir, timeout=plan.timeout), on_case=on_case)
+    report = make_report(plan, finished, outcome, rundir, command or sys.argv, time.perf_counter() - started)
+    if out is not None:
+        write_atomic(out / REPORT, report.to_json())
+    elif outcome.kind is OutcomeKind.FINISHED:
+        shutil.rmtree(rundir.path, ignore_errors=True)
+    return report
+
+
+def make_report(
+    plan: Plan,
+    finished: dict[int, CaseResult],
+    outcome: LaunchOutcome,
+    rundir: RunDir,
+    command: Sequence[str],
+    seconds: float,
+) -> Report:
+    """The report of what was finished, and of why the rest was not."""
+    refusals = _refusals(outcome)
+    broken = outcome.kind not in (OutcomeKind.FINISHED, OutcomeKind.INTERRUPTED) and not refusals
+    cases = _without_hollow_matches(
+        [finished.get(case.index) or _unfinished(case, outcome) for case in plan.cases]
+    )
+    batches = {name: batch.contract for name, batch in plan.batches.items() if name != CONTROL.name}
+    prints = {name: contract.numeric_fingerprint() for name, contract in batches.items()}
+    interrupted: Any = outcome.signal if outcome.kind is OutcomeKind.INTERRUPTED else None
+    return Report.assemble(
+        cases=cases,
+        interrupted_by=interrupted,
+        broken=broken,
+        errors=refusals,
+        command=command,
+        environment=json.loads(read_text(rundir.path / ENVIRONMENT) or "{}"),
+        contract={name: contract.model_dump(mode="json") for name, contract in batches.items()},
+        numeric_fingerprint=next(iter(prints.values())) if len(prints) == 1 else fingerprint(prints),
+        preflight=_preflight_line(cases),
+        culprit=_culprit(outcome, rundir),
+        notes=[*plan.notes, *(note for batch in plan.batches.values() for note in batch.notes)],
+        times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
+    )
+
+
+def _refusals(outcome: LaunchOutcome) -> list[ReportError]:
+    """A rank that failed with one of our own errors was asked for something wrong; that is no break."""
+    error = outcome.error
+    if error is None or error.code not in ERROR_CLASSES:
+        return []
+    return [ReportError(code=error.code, message=error.message)]
+
+
+def _culprit(outcome: LaunchOutcome, rundir: RunDir) -> str | None:
+    if outcome.culprit is None:
+        return None
+    words = [outcome.culprit.reason]
+    if outcome.error is not None and outcome.error.message not in outcome.culprit.reason:
+        words.append(f"{outcome.error.code}: {outcome.error.message}")
+    if outcome.left:
+        words.append(f"could not be ended: processes {', '.join(map(str, outcome.left))}")
+    return f"{'; '.join(words)} (logs: {rundir.logs})"
+
+
+def _unfinished(case: PlannedCase, outcome: LaunchOutcome) -> CaseResult:
+    culprit = outcome.culprit
+    at_fault = culprit is not None and culprit.case == case.name and outcome.kind is not OutcomeKind.INTERRUPTED
+    verdict, reason = Verdict.SKIPPED, case.skip
+    if case.skip is None:
+        reason = "not run: the run ended before it"
+        if at_fault and culprit is not None:
+            verdict, reason = Verdict.FAILED, culprit.reason
+    return CaseResult(
+        name=case.name,
+        op=case.op,
+        layout=Layout(tp=case.layout[0], dp=case.layout[1]),
+        batch=case.batch,
+        seed=case.seed,
+        expect=Expect(case.expect),
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _without_hollow_matches(cases: list[CaseResult]) -> list[CaseResult]:
+    """1x1 against 1x1 shows that runs repeat. Where no other layout matched, it must not make a report green."""
+    if any(_is_layout_match(case) for case in cases):
+        return cases
+    reason = "1x1 is the baseline itself: runs repeat, but no other layout was compared"
+    hollow = {"verdict": Verdict.INCONCLUSIVE, "reason": reason}
+    matched = (Expect.MATCH, Verdict.MATCH)
+    return [case.model_copy(update=hollow) if (case.expect, case.verdict) == matched else case for case in cases]
+
+
+def _is_layout_match(case: CaseResult) -> bool:
+    return case.expect is Expect.MATCH and case.verdict is Verdict.MATCH and case.layout != Layout(tp=1, dp=1)
+
+
+def _preflight_line(cases: Sequence[CaseResult]) -> str | None:
+    compared = [case for case in cases if case.expect is Expect.MATCH and case.quantities]
+    if not compared:
+        return None
+    layouts = list(dict.fromkeys(f"{case.layout.tp}x{case.layout.dp}" for case in compared))
+    return f"ranks agree on contract, mesh, backend and inputs, on both axes, in {', '.join(layouts)}"

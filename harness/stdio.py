@@ -1,0 +1,60 @@
+"""What the terminal can show, and output that survives a reader who left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TextIO, TypedDict
+
+
+class Look(TypedDict):
+    """The settings of a renderer."""
+
+    width: int
+    color: bool
+    unicode: bool
+
+
+def look_of(stream: TextIO, color: str = "auto", width: int | None = None) -> Look:
+    """How to render for `stream`; NO_COLOR and FORCE_COLOR decide what `auto` leaves open."""
+    columns = width or shutil.get_terminal_size(fallback=(80, 24)).columns
+    return {"width": columns, "color": _wants_color(stream, color), "unicode": _has_unicode(stream)}
+
+
+def open_missing_streams() -> None:
+    """Give a process that was started without stdout or stderr (`>&-`) somewhere to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write and flush; a reader that is gone, or letters the encoding lacks, are no reason to fail."""
+    try:
+        stream.write(_encodable(stream, text))
+        stream.flush()
+    except BrokenPipeError:
+        # Whatever is left in the buffer would raise again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _encodable(stream: TextIO, text: str) -> str:
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _wants_color(stream: TextIO, color: str) -> bool:
+    if color != "auto":
+        return color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def _has_unicode(stream: TextIO) -> bool:
+    try:
+        "✓─×".encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""A rank. Imports neither renderers, nor rich, nor the command line; torch only once its status is written."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plan of the run directory `arguments[0]` as rank RANK of WORLD_SIZE."""
+    # Importing torch makes many objects that live for ever; collecting among them costs a quarter of start-up.
+    gc.disable()
+    from harness.guard import install_parent_guard
+    from harness.launch_request import append_user_path
+    from harness.rundir import RunDir
+    from harness.stacks import install_stack_dump
+    from harness.status import Phase, StatusWriter
+
+    install_parent_guard()
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    rundir = RunDir.open(Path(arguments[0]))
+    status = StatusWriter(rundir, rank)
+    install_stack_dump(rundir, rank)
+    append_user_path()
+    try:
+        _run(rundir, rank, local_rank, status)
+    except Exception as error:
+        status.fail(error)
+        return 1
+    status.update(phase=Phase.DONE)
+    return 0
+
+
+def _run(rundir: object, rank: int, local_rank: int, status: object) -> None:
+    import torch
+
+    from harness.planned import Plan
+    from harness.rank_run import RankRun
+    from harness.rundir import RunDir
+    from harness.status import StatusWriter
+
+    assert isinstance(rundir, RunDir)
+    assert isinstance(status, StatusWriter)
+    gc.freeze()
+    gc.enable()
+    torch.set_num_threads(1)
+    plan = Plan.model_validate_json(rundir.plan.read_text())
+    RankRun(plan, rundir, rank, local_rank, status).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""The analytic gradient in Triton: element-wise, written once, in the logits' dtype."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grpo_contract import ShardingSpec
+from loss_ops.inputs import Slots
+from loss_ops.logprob import Logprobs
+from loss_ops.triton_launch import GRADIENT_BLOCK, is_aligned, unit_columns
+
+
+@triton.jit
+def gradient_of_tile(
+    logits, column, target, coefficient, largest, log_sum, inverse_temperature, TEMPERED: tl.constexpr
+):
+    """coefficient * (1[column is the target] - p) with p = exp((logit / temperature - largest) - log_sum)."""
+    scaled = logits
+    if TEMPERED:
+        scaled = scaled * inverse_temperature
+    probability = tl.exp((scaled - largest) - log_sum)
+    rest = tl.where(column == target, 1.0 - probability, 0.0 - probability)
+    return rest * coefficient + 0.0
+
+
+@triton.jit
+def write_gradient_block(
+    logits_row,
+    gradient_row,
+    first,
+    target,
+    coefficient,
+    largest,
+    log_sum,
+    stop,
+    columns,
+    inverse_temperature,
+    BLOCK: tl.constexpr,
+    TEMPERED: tl.constexpr,
+):
+    """Write columns [first, first + BLOCK) of one row; from `stop` to `columns` (padding) exactly +0.0."""
+    dtype = gradient_row.dtype.element_ty
+    column = first + tl.arange(0, BLOCK)
+    if coefficient == 0.0:
+        tl.store(gradient_row + column, tl.zeros([BLOCK], dtype), mask=column < columns)
+    elif first + BLOCK <= stop:
+        logits = tl.load(logits_row + column).to(tl.float32)
+        gradient = gradient_of_tile(
+            logits, column, target, coefficient, largest, log_sum, inverse_temperature, TEMPERED
+        )
+        tl.store(gradient_row + column, gradient.to(dtype))
+    else:
+        real = column < stop
+        logits = tl.load(logits_row + column, mask=real, other=float("-inf")).to(tl.float32)
+        gradient = gradient_of_tile(
+            logits, column, target, coefficient, largest, log_sum, inverse_temperature, TEMPERED
+        )
+        tl.store(gradient_row + column, tl.where(real, gradient, 0.0).to(dtype), mask=column < columns)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "logits_ptr", "gradient_ptr", "logits_stride", "gradient_stride", "actions_ptr", "coefficient_ptr",
+        "max_ptr", "log_sum_ptr", "upstream_ptr", "start", "stop", "columns", "inverse_temperature",
+    ]
+)  # fmt: skip
+def gradient_kernel(
+    logits_ptr,
+    gradient_ptr,
+    logits_stride,
+    gradient_stride,
+    actions_ptr,
+    coefficient_ptr,
+    max_ptr,
+    log_sum_ptr,
+    upstream_ptr,
+    start,
+    stop,
+    columns,
+    inverse_temperature,
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    TEMPERED: tl.constexpr,
+    UPSTREAM: tl.constexpr,
+    UNLESS_ONE: tl.constexpr,
+):
+    """One block of columns of one row. A row of coefficient 0 (a masked one too) is written and not read.
+
+    UPSTREAM multiplies the coefficient by a scalar on the device; UNLESS_ONE leaves all alone when it is 1.
+    """
+    blocks = tl.cdiv(columns, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    first = (tl.program_id(0) % blocks) * BLOCK
+    coefficient = tl.load(coefficient_ptr + row)
+    wanted = True
+    if UPSTREAM:
+        upstream = tl.load(upstream_ptr).to(tl.float32)
+        coefficient = coefficient * upstream
+        if UNLESS_ONE:
+            wanted = upstream != 1.0
+    logits_row = logits_ptr + row * logits_stride.to(tl.int64)
+    gradient_row = gradient_ptr + row * gradient_stride.to(tl.int64)
+    if ALIGNED:
+        logits_row = tl.multiple_of(logits_row, 16)
+        gradient_row = tl.multiple_of(gradient_row, 16)
+    if wanted:
+        target = tl.load(actions_ptr + row) - start
+        write_gradient_block(
+            logits_row, gradient_row, first, target, coefficient, tl.load(max_ptr + row),
+            tl.load(log_sum_ptr + row), stop, columns, inverse_temperature, BLOCK, TEMPERED,
+        )  # fmt: skip
+
+
+def launch_gradient(
+    logits_NV: Tensor,
+    out_NV: Tensor,
+    slots: Slots,
+    coefficient_N: Tensor,
+    softmax: Logprobs,
+    *,
+    upstream: Tensor | None = None,
+    unless_one: bool = False,
+) -> Tensor:
+    """Write the [N, V] gradient into `out_NV` (which may be the logits themselves) and return it.
+
+    `upstream` is a scalar on the device that multiplies the float32 coefficients; with `unless_one` nothing is
+    touched when it is 1. No reduction: each element is its own.
+    """
+    logits_NV = unit_columns(logits_NV)
+    rows, columns = logits_NV.shape
+    shard = slots.shard
+    gradient_kernel[(rows * triton.cdiv(columns, GRADIENT_BLOCK),)](
+        logits_NV,
+        out_NV,
+        logits_NV.stride(0),
+        out_NV.stride(0),
+        slots.action_ids_N,
+        coefficient_N,
+        softmax.max_N,
+        softmax.log_sum_N,
+        coefficient_N if upstream is None else upstream,
+        shard.start,
+        shard.num_real_columns,
+        columns,
+        1.0 / slots.temperature,
+        BLOCK=GRADIENT_BLOCK,
+        ALIGNED=is_aligned(8, logits_NV, out_NV),
+        TEMPERED=slots.temperature != 1.0,
+        UPSTREAM=upstream is not None,
+        UNLESS_ONE=unless_one,
+        num_warps=4,
+        num_stages=1,
+        enable_fp_fusion=False,
+    )
+    return out_NV
+
+
+def logits_gradient(
+    logits_NV: Tensor, slots: Slots, coefficient_N: Tensor, softmax: Logprobs, _sharding: ShardingSpec
+) -> Tensor:
+    """The stage `logits_gradient`: [N, V], contiguous, in the logits' dtype; nothing of the layout enters."""
+    out = torch.empty_like(logits_NV, memory_format=torch.contiguous_format)
+    return launch_gradient(logits_NV, out, slots, coefficient_N, softmax)

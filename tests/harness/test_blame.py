@@ -1,0 +1,156 @@
+"""Who is blamed, in which words. The words are an interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.blame import Death, blame_death, blame_failure, blame_hang
+from harness.stacks import where
+from harness.status import CaseRef, Phase, RankError, RankStatus
+
+CASE = CaseRef(index=3, name="seed 2x2")
+EARLIER = CaseRef(index=2, name="seed 1x2")
+
+DUMP = """rank 1, process 77
+Thread 0x00007f01 (most recent call first):
+  File "/home/me/project/feed.py", line 3 in feed
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3300 in all_gather
+  File "/home/me/project/ops.py", line 88 in gather tiles
+  File "/home/me/project/worker.py", line 12 in main
+  File "<frozen runpy>", line 88 in _run_code
+"""
+
+
+def at(rank: int, phase: Phase = Phase.FORWARD, step: int = 0, **more: Any) -> RankStatus:
+    fields = {"case": CASE, "time": 0.0, **more}
+    return RankStatus(rank=rank, pid=100 + rank, host="here", phase=phase, step=step, **fields)
+
+
+def said(*statuses: RankStatus) -> dict[int, RankStatus]:
+    return {status.rank: status for status in statuses}
+
+
+def failed(rank: int, time: float, code: str, message: str) -> RankStatus:
+    error = RankError(phase=Phase.FORWARD, code=code, message=message, traceback="")
+    return at(rank, Phase.FAILED, time=time, error=error)
+
+
+def test_the_rank_with_the_fewest_collectives_is_late() -> None:
+    culprit = blame_hang(said(at(0, step=8), at(1, step=8), at(2, step=7), at(3, step=8)), 4)
+    assert (culprit.ranks, culprit.phase, culprit.case) == ((2,), Phase.FORWARD, "seed 2x2")
+    assert culprit.reason == (
+        "rank 2 stopped answering in forward of case 'seed 2x2' after collective 7 "
+        "while ranks 0, 1, 3 wait in collective 8"
+    )
+
+
+def test_a_frame_is_told() -> None:
+    statuses = said(at(0, step=1), at(1, step=0))
+    assert blame_hang(statuses, 2, {0: "no", 1: "load (user.py:9)"}).reason.endswith(
+        "before its first collective while rank 0 waits in collective 1; it was at load (user.py:9)"
+    )
+
+
+def test_all_equal_means_all_stopped() -> None:
+    culprit = blame_hang(said(at(0, step=5), at(1, step=5)), 2, {0: "a (x.py:1)", 1: "b (x.py:2)"})
+    assert culprit.ranks == (0, 1)
+    assert culprit.reason == (
+        "all ranks (0, 1) stopped answering in forward of case 'seed 2x2' after collective 5; "
+        "rank 0 was at a (x.py:1), rank 1 was at b (x.py:2)"
+    )
+
+
+def test_an_earlier_case_is_behind_whatever_the_count() -> None:
+    culprit = blame_hang(said(at(0, step=2), at(1, step=90, case=EARLIER)), 2)
+    assert (culprit.ranks, culprit.case) == ((1,), "seed 1x2")
+
+
+def test_the_phase_decides_between_equal_counts() -> None:
+    culprit = blame_hang(said(at(0, Phase.BACKWARD, 4), at(1, Phase.FORWARD, 4)), 2)
+    assert culprit.ranks == (1,)
+
+
+def test_counts_begin_with_the_case_for_ranks_that_sat_out_others() -> None:
+    statuses = said(at(0, step=30, case_step=27), at(1, step=6, case_step=2))
+    assert blame_hang(statuses, 2).ranks == (0,)
+
+
+def test_a_rank_without_a_part_is_no_culprit() -> None:
+    idle = at(2, Phase.COMPARE, step=1, idle=True)
+    culprit = blame_hang(said(at(0, step=5), at(1, step=4), idle), 3)
+    assert culprit.ranks == (1,)
+    assert culprit.reason.endswith("while rank 0 waits in collective 5 and rank 2 waits without a part in it")
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [(Phase.START, "rank 1 did not get ready"), (Phase.READY, "rank 1 stopped answering in")]
+)
+def test_before_the_first_case(phase: Phase, words: str) -> None:
+    assert blame_hang(said(at(0), at(1, phase, case=None)), 2).reason.startswith(words)
+
+
+def test_a_rank_that_said_nothing_is_behind_all() -> None:
+    culprit = blame_hang(said(at(0, Phase.READY, case=None)), 2)
+    assert (culprit.ranks, culprit.phase) == ((1,), Phase.START)
+    assert culprit.reason == "rank 1 never reported that it started while rank 0 waits in ready"
+
+
+def test_ranks_that_do_not_end() -> None:
+    culprit = blame_hang(said(at(0, Phase.DONE), at(1, Phase.DONE)), 2)
+    assert culprit.reason == "all ranks (0, 1) did not end after being done"
+
+
+def test_the_first_death_wins() -> None:
+    culprit = blame_death(said(at(0), at(1), at(2)), [Death(2, -9), Death(0, -6)], 3)
+    assert culprit.reason == "rank 2 died in forward of case 'seed 2x2' (signal 9, SIGKILL)"
+
+
+@pytest.mark.parametrize("victim", [Death(0, -15), Death(0, -15, closed=True), Death(0, None, closed=True)])
+def test_a_victim_seen_first_is_not_the_culprit(victim: Death) -> None:
+    assert blame_death(said(at(0), at(1)), [victim, Death(1, 3)], 2).ranks == (1,)
+    assert blame_death(said(at(0), at(1)), [Death(1, 3), victim], 2).ranks == (1,)
+
+
+def test_a_lonely_sigterm_is_the_cause() -> None:
+    deaths = [Death(0, -15, closed=True), Death(1, -15)]
+    assert blame_death(said(at(0), at(1)), deaths, 2).reason.endswith("(signal 15, SIGTERM)")
+
+
+def test_when_all_are_victims_the_silent_rank_is_to_blame() -> None:
+    culprit = blame_death(said(at(0)), [Death(0, -15, closed=True)], 2)
+    assert culprit.reason == "rank 1 ended before reporting that it started"
+
+
+def test_an_unknown_cause_is_not_made_up() -> None:
+    assert blame_death(said(at(0)), [Death(0, None)], 1).reason == "rank 0 died in forward of case 'seed 2x2'"
+    assert "signal 99, unknown" in blame_death(said(at(0)), [Death(0, -99)], 1).reason
+
+
+def test_the_earliest_error_is_the_cause() -> None:
+    statuses = said(failed(0, 2.0, "RuntimeError", "Connection closed"), failed(1, 1.0, "input", "bad id\nmore"))
+    culprit = blame_failure(statuses)
+    assert (culprit.ranks, culprit.phase) == ((1,), Phase.FORWARD)
+    assert culprit.reason == "rank 1 failed in forward of case 'seed 2x2': bad id"
+
+
+def test_the_same_error_everywhere_is_told_once() -> None:
+    statuses = said(failed(0, 2.0, "preflight", "beta differs"), failed(1, 1.0, "preflight", "beta differs"))
+    assert blame_failure(statuses).reason == "every rank failed in forward of case 'seed 2x2': beta differs"
+
+
+def test_an_error_without_words_goes_by_its_code() -> None:
+    assert blame_failure(said(failed(0, 1.0, "KeyError", ""), at(1))).reason.endswith("'seed 2x2': KeyError")
+
+
+def test_where_names_the_users_own_frame() -> None:
+    assert where(DUMP) == "gather tiles (ops.py:88)"
+
+
+def test_where_falls_back_to_the_innermost_frame() -> None:
+    lines = [line for line in DUMP.splitlines(keepends=True) if "/home/me/" not in line]
+    assert where("".join(lines)) == "all_gather (distributed_c10d.py:3300)"
+    assert where("rank 1, process 77\n") is None

@@ -1,0 +1,398 @@
+"""The command line: messages, statuses, streams, signals, and that the parent never loads torch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness.cli
+from harness.devices import Machine, resolve_device
+from harness.foreign_folders import PACKAGES, folders_of, foreign_folders
+from harness.plan import Plan
+from harness.run_config import RequestError, RunConfig
+from reports import CaseResult, Layout, QuantityResult, Report, Verdict
+
+ROOT = Path(harness.cli.__file__).resolve().parents[1]
+MATCHED = Report.assemble(
+    cases=[
+        CaseResult(
+            name="seed/s0/1x2",
+            op="grpo_loss",
+            layout=Layout(tp=1, dp=2),
+            batch="seed",
+            verdict=Verdict.MATCH,
+            quantities=(QuantityResult(name="loss", verdict=Verdict.MATCH, elements=1, power=0.5),),
+        )
+    ]
+)
+CHILD = """
+import builtins, sys, types
+real = builtins.__import__
+def guarded(name, *rest):
+    assert name.partition(".")[0] != "torch", "torch was imported"
+    return real(name, *rest)
+builtins.__import__ = guarded
+stand_in = types.ModuleType("harness.run")
+def run(plan, *, out, on_progress):
+    {body}
+stand_in.run = run
+sys.modules["harness.run"] = stand_in
+from harness.cli import main
+status = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def start(*tokens: str, cwd: Path, body: str = "raise AssertionError('launched')", **options: Any) -> Any:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPO_VERIFY_")}
+    environ = kept | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    command = [sys.executable, "-c", CHILD.format(body=body), *tokens]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    return subprocess.Popen(command, cwd=cwd, env=environ, **pipes)
+
+
+def finish(*tokens: str, cwd: Path, **options: Any) -> tuple[int, str, str]:
+    process = start(*tokens, cwd=cwd, **options)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command in this process, in an empty folder; `run` stands in for the launch."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GRPO_VERIFY_")]:
+        monkeypatch.delenv(name)
+
+    def called(*tokens: str, run: Callable[..., Report] | None = None) -> tuple[int, str, str]:
+        stand_in: Any = types.ModuleType("harness.run")
+        stand_in.run = run or (lambda plan, *, out, on_progress: MATCHED)
+        monkeypatch.setitem(sys.modules, "harness.run", stand_in)
+        status = harness.cli.main(tokens)
+        return status, *capsys.readouterr()
+
+    return called
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "report.json"
+    path.write_text(MATCHED.to_json(), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tokens", "status"),
+    [
+        (("--help",), 0),
+        (("show", "--help"), 0),
+        (("--version",), 0),
+        (("config", "--tp", "2"), 0),
+        (("show", "{saved}"), 0),
+        (("--tpp", "3"), 2),
+        (("--tp", "0", "--json"), 2),
+        (("--batch", "gone.safetensors"), 2),
+        (("--tp", "99", "--device", "cpu"), 2),
+    ],
+)
+def test_the_parent_never_loads_torch(tmp_path: Path, saved: Path, tokens: tuple[str, ...], status: int) -> None:
+    found, _, err = finish(*(token.format(saved=saved) for token in tokens), cwd=tmp_path)
+    assert found == status, err
+    assert "Traceback" not in err
+
+
+def test_a_plan_is_made_without_torch(tmp_path: Path) -> None:
+    body = "raise SystemExit(len(plan.cases) + 40)"
+    assert finish("--tp", "2", "--batch", "seed", "--no-controls", cwd=tmp_path, body=body)[0] == 42
+
+
+def test_run_gets_the_plan_and_its_report_is_rendered(call: Call, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def run(plan: Plan, *, out: Path | None, on_progress: Callable[[str], None]) -> Report:
+        seen.update(plan=plan, out=out)
+        on_progress("2 of 4 cases")
+        return MATCHED
+
+    status, out, err = call("run", "--dp", "2", "--out", "kept", "--device", "cpu", "--json", run=run)
+    assert (status, err) == (0, "2 of 4 cases\n")
+    assert Report.from_json(out) == MATCHED
+    assert seen["out"] == Path("kept")
+    assert [case.layout for case in seen["plan"].cases[:2]] == [(1, 1), (1, 2)]
+
+
+def test_quiet_has_no_progress(call: Call) -> None:
+    def run(plan: Plan, *, out: Path | None, on_progress: Callable[[str], None]) -> Report:
+        on_progress("2 of 4 cases")
+        return MATCHED
+
+    assert call("--quiet", run=run)[2] == ""
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 3, 4, 130, 143])
+def test_the_exit_status_is_the_reports(call: Call, status: int) -> None:
+    found, *_ = call(run=lambda plan, **_: MATCHED.model_copy(update={"exit_status": status}))
+    assert found == status
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (("--tpp", "3"), "--tpp: expected a known flag (did you mean --tp?), got an unknown one"),
+        (("--zzz",), "--zzz: expected a known flag (--help lists them), got an unknown one"),
+        (
+            ("--normaliser=x",),
+            "--normaliser: expected a known flag (did you mean --normalizer?), got an unknown one",
+        ),
+        (
+            ("shwo", "x"),
+            "command line: expected a command (run, show, config, ops) or a flag (did you mean show?), got 'shwo'",
+        ),
+        (("--tp",), "--tp: expected a value, got nothing"),
+        (("--controls",), "--controls: expected a value, got nothing"),
+        (("--tp", "1", "--tp", "2"), "--tp: expected one value, got the flag more than once"),
+        (("--quiet=perhaps",), "--quiet: expected true or false, got 'perhaps'"),
+        (("show",), "REPORT: expected a value, got nothing"),
+        (("show", "x", "--width", "q"), "--width: expected an integer, got 'q'"),
+        (("show", "x", "--width", "0"), "--width: expected at least 1, got 0"),
+        (("show", "x", "--format", "pdf"), "--format: expected one of "),
+        (("show", "x.json"), "x.json: expected a saved JSON report, got No such file or directory"),
+        (("--tp", "x"), "--tp: expected an integer, got x"),
+        (("--beta", "-1"), "--beta: expected at least 0, got -1.0"),
+        (("--batch", "x.safetensors"), "x.safetensors: expected a capture file, got no such file"),
+        (("--batch", "sed"), "--batch: expected one of long, long-1024, "),
+    ],
+)
+def test_refusals(call: Call, tokens: tuple[str, ...], message: str) -> None:
+    status, out, err = call(*tokens)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"grpo-verify: invalid {'input' if 'capture file' in message else 'request'}: {message}")
+    assert err.count("\n") == 1
+
+
+def test_several_problems_are_one_message(call: Call) -> None:
+    status, _, err = call("--tp", "0", "--beta", "-1")
+    assert status == 2
+    assert err == (
+        "grpo-verify: invalid request (2 problems):\n"
+        "  - --tp: expected at least 1, got 0\n"
+        "  - --beta: expected at least 0, got -1.0\n"
+    )
+
+
+@pytest.mark.parametrize("tokens", [("--json",), ("--format", "json"), ("--format=json",)])
+@pytest.mark.parametrize("wrong", [("--tp", "0"), ("--tpp", "3"), ("--batch", "gone.safetensors")])
+def test_a_refusal_with_json_is_a_report_too(call: Call, tokens: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    status, out, err = call(*wrong, *tokens)
+    report = Report.from_json(out)
+    assert (status, report.exit_status, report.verdict) == (2, 2, "refused")
+    assert report.command == ("grpo-verify", *wrong, *tokens)
+    assert err.strip().endswith(report.errors[0].message)
+
+
+def test_json_from_the_environment_holds_for_refusals(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_VERIFY_FORMAT", "json")
+    assert Report.from_json(call("--tpp", "2")[1]).verdict == "refused"
+    assert call("--format=terminal", "--tp", "0")[1] == ""
+
+
+def test_show(call: Call, saved: Path) -> None:
+    status, out, err = call("show", str(saved), "--width", "70")
+    assert (status, err) == (0, "")
+    assert out
+    assert call("show", str(saved.parent), "--format", "json")[1] == MATCHED.to_json()
+
+
+def test_show_refuses_what_is_no_report(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}", encoding="utf-8")
+    assert call("show", "x.json") == (
+        2,
+        "",
+        "grpo-verify: not a valid report: schema_version: expected 1, got no such field; "
+        "this is no grpo-verify report\n",
+    )
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe")
+    assert call("show", "x.json")[2].endswith("expected a saved JSON report, got bytes that are not UTF-8\n")
+
+
+def test_config_lists_values_and_sources(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.grpo-verify]\nbeta = 0.1\n", encoding="utf-8")
+    monkeypatch.setenv("GRPO_VERIFY_REPEAT", "3")
+    status, out, _ = call("config", "--tp", "2", "--json")
+    content = json.loads(out)
+    assert status == 0
+    assert content["tp"] == {"value": 2, "source": "--tp"}
+    assert content["repeat"] == {"value": 3, "source": "GRPO_VERIFY_REPEAT"}
+    assert content["beta"] == {"value": 0.1, "source": "pyproject.toml:tool.grpo-verify.beta"}
+    assert content["dp"] == {"value": None, "source": "default"}
+
+
+def test_ops(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: Any = types.ModuleType("loss_ops")
+    rows = [
+        {"op": "grpo_loss", "backend": "native", "available": True, "reason": None},
+        {"op": "grpo_loss", "backend": "triton", "available": False, "reason": "no CUDA device"},
+    ]
+    stand_in.kernel_registry = types.SimpleNamespace(describe=lambda: rows)
+    monkeypatch.setitem(sys.modules, "loss_ops", stand_in)
+    assert call("ops")[1].splitlines() == [
+        "grpo_loss  native  available",
+        "grpo_loss  triton  not available: no CUDA device",
+    ]
+
+
+def _raise(error: BaseException) -> Callable[..., Report]:
+    def run(plan: Plan, **_: Any) -> Report:
+        raise error
+
+    return run
+
+
+def test_an_internal_error_is_one_line_and_a_file(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    status, out, err = call(run=_raise(KeyError("lost\nsecond line")))
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert err.startswith("grpo-verify: internal error: KeyError: ")
+    (kept,) = tmp_path.glob("*.traceback.txt")
+    assert str(kept) in err
+    assert "Traceback" in kept.read_text(encoding="utf-8")
+
+
+def test_debug_shows_the_traceback(call: Call) -> None:
+    status, _, err = call("--debug", run=_raise(KeyError("lost")))
+    assert status == 4
+    assert err.startswith("Traceback")
+    assert err.endswith("grpo-verify: internal error: KeyError: 'lost'\n")
+
+
+def test_an_internal_error_with_json_is_a_report_too(call: Call) -> None:
+    report = Report.from_json(call("--json", run=_raise(KeyError("lost")))[1])
+    assert (report.exit_status, report.verdict) == (4, "failed")
+    assert report.notes == ("internal error: KeyError: 'lost'",)
+
+
+def test_an_error_of_the_request_found_by_the_run_is_a_refusal(call: Call) -> None:
+    status, _, err = call(run=_raise(RequestError("invalid request: the folder is taken")))
+    assert (status, err) == (2, "grpo-verify: invalid request: the folder is taken\n")
+
+
+def test_interrupt_in_this_process(call: Call) -> None:
+    assert call(run=_raise(KeyboardInterrupt())) == (130, "", "grpo-verify: interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_it_without_a_traceback(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    body = "import time; on_progress('waiting'); time.sleep(60)"
+    process = start("--batch", "seed", "--device", "cpu", cwd=tmp_path, body=body)
+    assert process.stderr.readline() == "waiting\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_while_it_still_imports(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Late:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'cyclopts': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Late())\n"
+        "from harness.cli import main\n"
+        "sys.exit(main(['--help']))"
+    )
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, b"grpo-verify: interrupted\n")
+
+
+def test_a_broken_installation_is_one_line(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['pydantic'] = None; import harness.cli; sys.exit(harness.cli.main(['config']))"
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith("grpo-verify: internal error: ModuleNotFoundError: import of pydantic halted")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_left(tmp_path: Path) -> None:
+    read, writing = os.pipe()
+    os.close(read)
+    status, _, err = finish("config", cwd=tmp_path, stdout=writing)
+    os.close(writing)
+    assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize("tokens", [("config",), ("--help",), ("--tpp", "3", "--json")])
+def test_closed_streams(tmp_path: Path, tokens: tuple[str, ...]) -> None:
+    script = f'exec "$0" -m harness.cli {" ".join(tokens)} >&- 2>&-'
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=tmp_path, env=environ, timeout=60, check=False)
+    assert done.returncode == (2 if "--tpp" in tokens else 0)
+
+
+def test_an_encoding_without_the_letters(tmp_path: Path) -> None:
+    status, out, _ = finish("config", "--out", "größe", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert status == 0
+    assert "gr\\xf6\\xdfe" in out
+
+
+def test_version_is_that_of_the_project(call: Call) -> None:
+    assert call("--version")[1].strip() in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_our_own_folders_pass() -> None:
+    assert foreign_folders() == []
+    assert all(folders_of(name) == [ROOT / name] for name in PACKAGES)
+
+
+@pytest.mark.parametrize("place", ["reports/__init__.py", "reports.py", "grpo_contract/__init__.py"])
+def test_a_foreign_folder_that_comes_first_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).touch()
+    # As in a project that puts its own folder first: ours is found for one name, and theirs for another.
+    code = "import sys, harness.cli; sys.path.insert(0, sys.argv[1]); sys.exit(harness.cli.main(['--help']))"
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    name, foreign = place.split("/")[0].removesuffix(".py"), tmp_path / place.removesuffix("/__init__.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"grpo-verify: invalid request: package {name}: expected the folder {ROOT / name}, "
+        f"got {foreign} (earlier on the import path; start from another folder)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "built", "expected"),
+    [
+        ("auto", 0, False, ("cpu", None)),
+        ("auto", 0, True, ("cpu", None)),
+        ("auto", 2, True, ("cuda", 2)),
+        ("cpu", 2, True, ("cpu", None)),
+        ("cuda", 1, True, ("cuda", 1)),
+    ],
+)
+def test_devices(asked: str, devices: int, built: bool, expected: tuple[str, int | None]) -> None:
+    assert resolve_device(RunConfig(device=asked), Machine(4, devices, built)) == expected
+
+
+def test_cuda_that_is_not_there() -> None:
+    with pytest.raises(RequestError, match=r"--device: expected a CUDA device, got none \(no CUDA device found\)"):
+        resolve_device(RunConfig(device="cuda"), Machine(4, 0, True))
+    with pytest.raises(RequestError, match="torch is built without CUDA"):
+        resolve_device(RunConfig(device="cuda"), Machine(4, 0, False))
