@@ -39,7 +39,8 @@ class BatchGeometry(ContractModel):
 
 def uniform_boundaries(num_sequences: int, samples_per_prompt: int) -> tuple[int, ...]:
     """Offsets of equal groups. Raises LossContractError when they do not fill the batch."""
-    if samples_per_prompt < 1 or num_sequences % samples_per_prompt:
+    whole = isinstance(samples_per_prompt, int) and samples_per_prompt >= 1
+    if not whole or num_sequences % samples_per_prompt:
         expected = f"a divisor of num_sequences {num_sequences}"
         raise LossContractError(
             Problem("loss_contract.groups", "samples_per_prompt", expected, str(samples_per_prompt))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from grpo_contract.errors import Problem, error_from
+from grpo_contract.errors import LossContractError, Problem, error_from
 from grpo_contract.fingerprint import fingerprint, flatten
 from grpo_contract.geometry import BatchGeometry, uniform_boundaries
 from grpo_contract.logprob import LogprobContract, default_num_vocab_tiles
@@ -59,9 +59,11 @@ class GRPOLossContract(ContractModel):
         """Build from flat names: any field of objective, advantage (as `advantage`, a kind), or reduction.
 
         Exactly one of group_boundaries and samples_per_prompt. Aliases: epsilon_low, epsilon_high, and
-        clip_eps for both clip widths. Raises ContractError with every problem.
+        clip_eps for those clip widths that are not given by name. Raises ContractError with every problem.
         """
         columns = vocab_size if padded_vocab_size is None else padded_vocab_size
+        boundaries, found = _boundaries(num_sequences, group_boundaries, samples_per_prompt)
+        found += _doubly_given(fields)
         scope = fields.get("determinism_scope", DeterminismScope.CROSS_LAYOUT_BITWISE)
         sections: dict[str, Any] = _sections(fields)
         sections |= {
@@ -69,15 +71,18 @@ class GRPOLossContract(ContractModel):
                 "dtype": dtype,
                 "real_vocab_size": vocab_size,
                 "padded_vocab_size": columns,
-                "num_vocab_tiles": num_vocab_tiles or default_num_vocab_tiles(max(1, columns)),
+                "num_vocab_tiles": _default_tiles(columns) if num_vocab_tiles is None else num_vocab_tiles,
                 "determinism_scope": scope,
             },
             "geometry": {
                 "num_sequences": num_sequences,
                 "padded_seq_len": padded_seq_len,
-                "group_boundaries": _boundaries(num_sequences, group_boundaries, samples_per_prompt),
+                "group_boundaries": boundaries,
             },
         }
+        if found:
+            rest = [each for each in cls.problems(sections) if "group_boundaries" not in each.where]
+            raise error_from([*found, *rest])
         return cls(**sections)
 
     def own_problems(self) -> list[Problem]:
@@ -165,8 +170,10 @@ def _sections(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     advantage: dict[str, Any] = {}
     reduction: dict[str, Any] = {}
     for name, value in _with_aliases(fields).items():
-        if name == "advantage":
-            advantage |= {"kind": value} if isinstance(value, str) else AdvantageSpec.model_dump(value)
+        if name == "advantage" and isinstance(value, AdvantageSpec | Mapping):
+            advantage |= value.model_dump() if isinstance(value, AdvantageSpec) else value
+        elif name == "advantage":
+            advantage["kind"] = value
         elif name in AdvantageSpec.model_fields:
             advantage[name] = value
         elif name in ReductionSpec.model_fields:
@@ -176,24 +183,39 @@ def _sections(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"objective": {**objective, "advantage": advantage}, "reduction": reduction}
 
 
+ALIASES = {"epsilon_low": "clip_eps_low", "epsilon_high": "clip_eps_high"}
+
+
 def _with_aliases(fields: Mapping[str, Any]) -> dict[str, Any]:
-    named = dict(fields)
+    named = {ALIASES.get(name, name): value for name, value in fields.items()}
     if "clip_eps" in named:
-        named["clip_eps_low"] = named["clip_eps_high"] = named.pop("clip_eps")
-    for alias, name in (("epsilon_low", "clip_eps_low"), ("epsilon_high", "clip_eps_high")):
-        if alias in named:
-            named[name] = named.pop(alias)
+        both = named.pop("clip_eps")
+        named = {"clip_eps_low": both, "clip_eps_high": both} | named
     return named
 
 
-def _boundaries(
-    num_sequences: int, boundaries: tuple[int, ...] | list[int] | None, samples_per_prompt: int | None
-) -> tuple[int, ...]:
+def _doubly_given(fields: Mapping[str, Any]) -> list[Problem]:
+    return [
+        Problem("loss_contract.alias", alias, f"nothing beside {name}", show(fields[alias]))
+        for alias, name in ALIASES.items()
+        if alias in fields and name in fields
+    ]
+
+
+def _default_tiles(columns: Any) -> int:
+    # Whatever else is not a positive number of columns is refused where it was given.
+    return default_num_vocab_tiles(columns) if isinstance(columns, int) and columns > 0 else 1
+
+
+def _boundaries(num_sequences: Any, boundaries: Any, samples_per_prompt: Any) -> tuple[Any, list[Problem]]:
+    """The offsets, or ones that stand in for them beside the problem."""
     if (boundaries is None) == (samples_per_prompt is None):
         got = "neither" if boundaries is None else "both"
         expected = "exactly one of group_boundaries and samples_per_prompt"
-        raise error_from([Problem("loss_contract.groups", "group_boundaries", expected, got)])
-    if boundaries is not None:
-        return tuple(boundaries)
-    assert samples_per_prompt is not None
-    return uniform_boundaries(num_sequences, samples_per_prompt)
+        return (0, num_sequences), [Problem("loss_contract.groups", "group_boundaries", expected, got)]
+    if samples_per_prompt is None or not isinstance(num_sequences, int):
+        return (0, num_sequences) if boundaries is None else boundaries, []
+    try:
+        return uniform_boundaries(num_sequences, samples_per_prompt), []
+    except LossContractError as error:
+        return (0, num_sequences), list(error.problems)

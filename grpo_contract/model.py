@@ -65,6 +65,15 @@ class ContractModel(BaseModel):
         return ()
 
     @classmethod
+    def model_validate(cls, obj: Any, **_: Any) -> Self:
+        """Build from a mapping, with the errors of plain construction; a model stays as it is."""
+        if isinstance(obj, cls):
+            return obj
+        if not isinstance(obj, Mapping):
+            raise error_from([cls.problem("type", cls.__name__, "a mapping", type(obj).__name__)])
+        return cls(**obj)
+
+    @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **_: Any) -> Self:
         """Build from JSON text, with the errors of plain construction."""
         from pydantic_core import from_json
@@ -109,11 +118,22 @@ def show(value: object) -> str:
 def _from_pydantic(error: ValidationError, model: type[ContractModel]) -> list[Problem]:
     found = []
     for item in error.errors(include_url=False):
-        path = ".".join(str(part) for part in item["loc"]) or model.__name__
+        owner = _owner(model, item["loc"])
+        path = ".".join([*([model.section] if model.section else []), *map(str, item["loc"])]) or model.__name__
         got = "nothing" if item["type"] == "missing" else show(item["input"])
         expected = _expected(item["type"], item["msg"])
-        found.append(Problem(f"{model.error_code}.{item['type']}", path, expected, got))
+        found.append(Problem(f"{owner.error_code}.{item['type']}", path, expected, got))
     return found
+
+
+def _owner(model: type[ContractModel], path: tuple[int | str, ...]) -> type[ContractModel]:
+    """The part of `model` that the field at `path` belongs to."""
+    for part in path[:-1]:
+        inner = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, ContractModel)):
+            break
+        model = inner
+    return model
 
 
 def _rest(

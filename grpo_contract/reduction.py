@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from grpo_contract.errors import Problem
 from grpo_contract.model import ContractModel
@@ -48,6 +50,16 @@ class ReductionSpec(ContractModel):
     alpha: float | None = None
     sequence_denominator: SequenceDenominator | None = None
     determinism_scope: DeterminismScope = DeterminismScope.CROSS_LAYOUT_BITWISE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _write_out_the_default(cls, fields: Any) -> Any:
+        """Two ways to say `live` must not be two identities."""
+        if not isinstance(fields, dict) or fields.get("sequence_denominator") is not None:
+            return fields
+        if fields.get("token_normalizer") != TokenNormalizer.PER_SEQUENCE_THEN_MEAN:
+            return fields
+        return {**fields, "sequence_denominator": SequenceDenominator.LIVE}
 
     @property
     def counts_all_sequences(self) -> bool:

@@ -109,9 +109,7 @@ def _bad_numbers(header: CaptureHeader, name: str, active: Array | None) -> list
     return [BadSlot(place, _spelled(kind, bits[place])) for place in places]
 
 
-def _bad_rows(
-    header: CaptureHeader, name: str, actions: Array, active: Array, real: int
-) -> Iterator[BadSlot]:
+def _bad_rows(header: CaptureHeader, name: str, actions: Array, active: Array, real: int) -> Iterator[BadSlot]:
     stored, kind = open_tensor(header, name), FLOATS[header.tensors[name].dtype]
     step = max(1, _ROW_ELEMENTS // real)
     for sequence in range(active.shape[0]):
@@ -148,8 +146,7 @@ def _spelled(kind: FloatBits, bits: Any) -> str:
 
 def _told(quantity: str, expected: str, bad: list[BadSlot]) -> list[Problem]:
     shown = [
-        Problem("input.value", f"{quantity}{list(slot.index)}", expected, slot.got)
-        for slot in bad[:NUM_SHOWN]
+        Problem("input.value", f"{quantity}{list(slot.index)}", expected, slot.got) for slot in bad[:NUM_SHOWN]
     ]
     if len(bad) > NUM_SHOWN:
         got = f"{len(bad) - NUM_SHOWN} more such places"

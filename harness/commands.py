@@ -19,12 +19,13 @@ from harness.usage_errors import usage_error
 from harness.version import version
 from reports import Report, render
 
+NAME = "grpo-verify"
 OnProgress = Callable[[str], None]
 
 
 def answer(tokens: Sequence[str], on_progress: OnProgress) -> Answer:
     """Parse and run one command line. Raises RequestError for a mistake in it; prints nothing but help."""
-    app = _app(on_progress)
+    app = _app(tokens, on_progress)
     try:
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -33,9 +34,9 @@ def answer(tokens: Sequence[str], on_progress: OnProgress) -> Answer:
     return found or ("", 0)
 
 
-def _app(on_progress: OnProgress) -> App:
+def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
     app = App(
-        name="grpo-verify",
+        name=NAME,
         help="Prove, bit by bit, that a GRPO loss gives the same answer however the work is split over ranks.",
         help_epilogue="Settings also come from [tool.grpo-verify] in pyproject.toml and from GRPO_VERIFY_* "
         "variables. Exit status: 0 proven, 1 drift, 2 refused, 3 nothing proven, 4 broken. --debug shows the "
@@ -47,7 +48,7 @@ def _app(on_progress: OnProgress) -> App:
     @with_flags
     def run(flags: Flags) -> Answer:
         """Verify a loss over TP x DP layouts, and the verification itself with planted faults."""
-        return run_plan(load_config(flags), on_progress)
+        return run_plan(load_config(flags), (NAME, *tokens), on_progress)
 
     app.default(run)
     for command in (run, show, config, ops):
@@ -55,14 +56,14 @@ def _app(on_progress: OnProgress) -> App:
     return app
 
 
-def run_plan(settings: RunConfig, on_progress: OnProgress) -> Answer:
-    """Plan, launch and report one run."""
+def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgress) -> Answer:
+    """Plan, launch and report one run; `command` is the command line, for the report."""
     # On demand, so that other commands do not pay for them.
     from harness.request import plan_for
     from harness.run import run as launch
 
     progress = _silent if settings.quiet else on_progress
-    report = launch(plan_for(settings), out=settings.out, on_progress=progress)
+    report = launch(plan_for(settings), out=settings.out, on_progress=progress, command=command)
     look = look_of(sys.stdout, settings.color)
     return render(report, settings.format, quiet=settings.quiet, **look), report.exit_status
 
@@ -105,11 +106,12 @@ def config(flags: Flags) -> Answer:
 
 
 def ops() -> Answer:
-    """List the ops, their backends, and why a backend is not available."""
-    # The registry may load torch to know; nothing else in this process does.
+    """List the ops, their backends, and why a backend is not available on this machine."""
+    from harness.devices import resolve_device, this_machine
     from loss_ops import kernel_registry
 
-    return ops_text(kernel_registry.describe()), 0
+    device, _ = resolve_device(RunConfig(), this_machine())
+    return ops_text(kernel_registry.describe(device)), 0
 
 
 def _report_text(name: str) -> str:

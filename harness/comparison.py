@@ -13,6 +13,7 @@ from harness.drift import Drift
 
 CHUNK = 1 << 22
 NOT_A_NUMBER = 2**31
+MOST = 2**63 - 1
 WITHOUT_SEQUENCES = ("loss", "policy_loss", "kl", "clip_counts")
 BITS_OF = {
     torch.float32: torch.int32,
@@ -21,6 +22,10 @@ BITS_OF = {
     torch.float64: torch.int64,
     torch.int64: torch.int64,
     torch.int32: torch.int32,
+    torch.int16: torch.int16,
+    torch.int8: torch.int8,
+    torch.uint8: torch.uint8,
+    torch.bool: torch.uint8,
 }
 
 
@@ -108,7 +113,7 @@ def _chunk(expected: Tensor, got: Tensor, offset: int) -> _Part:
         int(ulp_distance(wanted, seen).max()),
         math.nan if bool(apart.isnan().any()) else float(apart.max()),
         _ratio(wanted.double(), seen.double()),
-        int((seen == 0).sum()),
+        int(((seen == 0) & (wanted != 0)).sum()),
     )
 
 
@@ -122,13 +127,20 @@ def _ratio(wanted: Tensor, seen: Tensor) -> tuple[float, float] | None:
 def ulp_distance(expected: Tensor, got: Tensor) -> Tensor:
     """[..] int64: how many representable values apart; integers by difference, a NaN against a number 2^31.
 
+    A distance beyond int64, which only 64-bit values can have, counts as the largest int64.
     Floats are ordered by their bits, negative ones mirrored, so that +0 and -0 are 0 apart.
     """
     if not expected.dtype.is_floating_point:
-        return (expected.long() - got.long()).abs()
-    ordered = [_ordered(each) for each in (expected, got)]
-    distance = (ordered[0] - ordered[1]).abs()
+        return _apart(expected.long(), got.long())
+    distance = _apart(_ordered(expected), _ordered(got))
     return torch.where(expected.isnan() | got.isnan(), NOT_A_NUMBER, distance)
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """|one - other|, and the largest int64 where that does not fit."""
+    distance = (one - other).abs()
+    wrapped = ((one ^ other) & (one ^ (one - other))) < 0
+    return torch.where(wrapped | (distance < 0), MOST, distance)
 
 
 def _ordered(values: Tensor) -> Tensor:

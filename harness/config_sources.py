@@ -124,9 +124,7 @@ def _near_miss(variable: str, known: list[str]) -> list[Problem]:
     # Variables of other tools, and of the launcher, may share the prefix; only a likely typo is refused.
     short = [name.removeprefix(PREFIX) for name in known]
     hint = suggestion(variable.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
-    return (
-        [Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")] if hint else []
-    )
+    return [Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")] if hint else []
 
 
 def pyproject_source(folder: Path) -> Source:
@@ -162,9 +160,7 @@ def _table_source(table: dict[str, Any], path: Path, folder: Path, problems: lis
             source.put(name, _anchored(name, table[key], path.parent, folder), place)
         else:
             hint = suggestion(key, list(known))
-            source.problems.append(
-                Problem("request.pyproject", place, f"a known setting{hint}", "an unknown one")
-            )
+            source.problems.append(Problem("request.pyproject", place, f"a known setting{hint}", "an unknown one"))
     return source
 
 

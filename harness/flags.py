@@ -72,9 +72,7 @@ def _spelling_hint(name: str) -> Any:
     group = _GROUPS.get(name, _RUN)
     return Annotated[
         bool | None,
-        Parameter(
-            name=flag_name(name), help=_SPELLING_HELP[name], negative=(), group=group, show_default=False
-        ),
+        Parameter(name=flag_name(name), help=_SPELLING_HELP[name], negative=(), group=group, show_default=False),
     ]
 
 

@@ -59,7 +59,6 @@ def torchrun_command(request: LaunchRequest) -> list[str]:
         "--max-restarts": 0,
         # Slow enough that a dead rank stays readable for the launcher before torchrun collects it.
         "--monitor-interval": 0.25,
-        "--shutdown-timeout": 3,
         "--log-dir": request.rundir.logs,
         "--redirects": 3,
     }

@@ -46,9 +46,7 @@ def unfit(layout: Layout, contract: GRPOLossContract) -> str | None:
     """Why a batch cannot be split this way; None when it can."""
     problems = ShardingSpec.even_problems(*layout, contract)
     axes = {"sharding.tp_degree": "TP", "sharding.dp_degree": "DP"}
-    told = [
-        f"{problem.got} {axes[problem.where]} ranks (expected {problem.expected})" for problem in problems
-    ]
+    told = [f"{problem.got} {axes[problem.where]} ranks (expected {problem.expected})" for problem in problems]
     return " and ".join(told) or None
 
 

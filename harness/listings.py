@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from harness.run_config import RunConfig
 
@@ -21,18 +20,13 @@ def settings_text(config: RunConfig) -> str:
     return _columns([(name, _shown(value), source) for name, (value, source) in rows.items()])
 
 
-def ops_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Ops and backends as the registry describes them: op, backend, available, and reason where it is not."""
-    return _columns(
-        [
-            (
-                row["op"],
-                row["backend"],
-                "available" if row["available"] else f"not available: {row['reason']}",
-            )
-            for row in rows
-        ]
-    )
+def ops_text(rows: Iterable[Mapping[str, str]]) -> str:
+    """Ops and backends as the registry describes them; `status` is `available` or the reason why not."""
+    return _columns([(row["op"], row["backend"], _state(row["status"])) for row in rows])
+
+
+def _state(status: str) -> str:
+    return status if status == "available" else f"not available: {status}"
 
 
 def _columns(rows: list[tuple[str, str, str]]) -> str:

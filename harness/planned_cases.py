@@ -84,9 +84,7 @@ def _fault(fault: PlantedFault) -> dict[str, Any]:
     }
 
 
-def _faults_on(
-    batch: BatchPlan, seed: int | None, faults: Sequence[PlantedFault]
-) -> Iterator[dict[str, Any]]:
+def _faults_on(batch: BatchPlan, seed: int | None, faults: Sequence[PlantedFault]) -> Iterator[dict[str, Any]]:
     """Planted faults on a batch of the user's: interesting, but nothing has to come of them."""
     for fault in faults:
         yield _fault(fault) | {

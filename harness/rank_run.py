@@ -50,6 +50,7 @@ class RankRun:
 
     def run(self) -> None:
         """Join, run all cases, leave."""
+        self._resolve_op()
         self._join()
         if self.rank == 0:
             write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
@@ -128,7 +129,7 @@ class RankRun:
             expected = fault.baseline(batch)
             got = fault.candidate(batch, sharding, groups, self.status)
             return self._compare(expected, got, sharding)
-        op = self._op(batch)
+        op = self._op
         expected = self._baseline_of(case, seed, op, batch)
         runs = [run_candidate(op, batch, sharding, groups, self.status) for _ in range(case.repeat)]
         repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
@@ -169,11 +170,12 @@ class RankRun:
             self._baseline = (key, run_candidate(op, batch, alone, Groups()))
         return self._baseline[1]
 
-    def _op(self, batch: GlobalBatch) -> LossOp:
-        op = resolve(self.plan.op, self.plan.backend, batch.contract, self.plan.device)
-        if hasattr(op, "on_collective"):
-            op.on_collective = self._watch
-        return op
+    def _resolve_op(self) -> None:
+        """Find the op before ranks join: one that does not exist refuses the run, on every rank alike."""
+        contract = next(iter(self.plan.batches.values())).contract
+        self._op = resolve(self.plan.op, self.plan.backend, contract, self.plan.device)
+        if hasattr(self._op, "on_collective"):
+            self._op.on_collective = self._watch
 
     def _good_op(self, batch: GlobalBatch) -> LossOp:
         own = self.plan.op if ":" not in self.plan.op else "grpo_loss"

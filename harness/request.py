@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from grpo_contract import GRPOVerifyError, InputError, Problem
 from harness.capture import check_capture
 from harness.capture_header import CaptureHeader, read_header
 from harness.devices import Machine, resolve_device, this_machine
+from harness.op_names import check_op
 from harness.plan import Plan, PlantedFault, make_plan
 from harness.planned_batches import is_capture
-from harness.run_config import RunConfig
+from harness.run_config import RequestError, RunConfig
 
 
 def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
@@ -20,6 +22,8 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     Raises a GRPOVerifyError with every problem of the first kind found: the device, then the request and the
     headers of its files, then the values inside these.
     """
+    check_op(config)
+    check_out(config)
     found = machine or this_machine()
     device, ranks = resolve_device(config, found)
     plan = make_plan(
@@ -32,6 +36,20 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     )
     check_values(plan)
     return plan
+
+
+def check_out(config: RunConfig) -> None:
+    """Raise RequestError when --out cannot be, or cannot become, a folder to write into."""
+    if config.out is None:
+        return
+    nearest = next(each for each in (config.out, *config.out.absolute().parents) if each.exists())
+    if not nearest.is_dir():
+        got = f"{nearest}, which is a file"
+    elif not os.access(nearest, os.W_OK):
+        got = f"{nearest}, which cannot be written to"
+    else:
+        return
+    raise RequestError(Problem("request.out", config.where("out"), "a folder to write into", got))
 
 
 def planted_faults() -> Sequence[PlantedFault]:

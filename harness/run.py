@@ -107,7 +107,8 @@ def _unfinished(case: PlannedCase, outcome: LaunchOutcome) -> CaseResult:
     if case.skip is None:
         reason = "not run: the run ended before it"
         if at_fault and culprit is not None:
-            verdict, reason = Verdict.FAILED, culprit.reason
+            verdict = Verdict.REFUSED if _refusals(outcome) else Verdict.FAILED
+            reason = culprit.reason
     return CaseResult(
         name=case.name,
         op=case.op,

@@ -31,7 +31,8 @@ from harness.config_problems import contract_problems, from_pydantic
 from reports.formats import RENDERERS
 
 OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-LAYOUT_PATTERN = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+LAYOUT_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+MOST_RANKS = 65536
 CONTRACT_NAMES = {
     "normalizer": "token_normalizer",
     "fixed_constant": "fixed_constant",
@@ -89,7 +90,8 @@ def _format(value: str) -> str:
 
 
 NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
-Degree = Annotated[int, NoBool, Field(ge=1)]
+Count = Annotated[int, NoBool, Field(ge=1)]
+Degree = Annotated[int, NoBool, Field(ge=1, le=MOST_RANKS)]
 Number = Annotated[float, NoBool]
 Seed = Annotated[int, NoBool, Field(ge=0, le=2**32 - 1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -119,12 +121,12 @@ class RunConfig(BaseModel):
     )
     backend: Word | None = _setting(None, "implementation of the op; without it the best that is available")
     batch: Annotated[tuple[Word, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
-        ("seed", "long"), "built-in batch, or a capture file ending in .safetensors"
+        ("seed", "long"), "built-in batch, or a capture file ending in .safetensors; repeat or separate by commas"
     )
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the loss runs")
     dtype: LogitsDtype = _setting(LogitsDtype.FLOAT32, "logits of built-in batches")
     seed: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
-        (0,), "seed of built-in batches"
+        (0,), "seed of built-in batches; repeat or separate by commas"
     )
     normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
     fixed_constant: Number | None = _setting(None, "divisor of the fixed_constant normalizer")
@@ -140,14 +142,12 @@ class RunConfig(BaseModel):
     advantage: AdvantageKind | None = _setting(None, "how the rewards of a group become advantages")
     std_eps: Number | None = _setting(None, "keeps the advantage's divisor from zero")
     std_eps_mode: StdEpsMode | None = _setting(None, "where --std-eps enters the divisor")
-    tiles: Degree | None = _setting(None, "vocabulary tiles of the fixed summation tree")
+    tiles: Count | None = _setting(None, "vocabulary tiles of the fixed summation tree")
     controls: Annotated[Literal["on", "off", "batch"], BeforeValidator(_one_of)] = _setting(
         "on", "planted faults, on a batch of their own; batch: on the chosen batches too"
     )
-    repeat: Degree = _setting(2, "runs of each candidate, which must agree bit for bit")
-    timeout: Annotated[Number, Field(gt=0)] = _setting(
-        120.0, "seconds without progress before ranks are ended"
-    )
+    repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
+    timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
     format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from grpo_contract import InputError, Problem, error_from
 from loss_ops.gather import Program
@@ -39,13 +40,12 @@ def checked_program(
     Raises ContractError or InputError for what a rank found in its own call, PreflightError where ranks
     disagree, InputError naming [sequence, token] for a value that overflowed or was not finite.
     """
-    problems = call.structure_problems()
+    problems = [*call.structure_problems(), *_option_problems(checks, grad_scale)]
     if checks.validate == "full" and not problems:
         problems = call.value_problems()
     if checks.preflight:
-        record = record_of(call, checks.backend, problems)
-        degrees = (call.sharding.tp_degree, call.sharding.dp_degree)
-        yield from preflight(record, degrees, call.policy_local_logits.device)
+        record = record_of(call, checks.backend, problems, grad_scale)
+        yield from preflight(record, _group_sizes(call), call.policy_local_logits.device)
     elif problems:
         raise error_from(problems)
     inputs = call.inputs()
@@ -53,6 +53,22 @@ def checked_program(
     if checks.validate == "full":
         _check_totals(state.totals_B)
     return inputs, state
+
+
+def _group_sizes(call: LossCall) -> tuple[int, int]:
+    """Who really takes part: a rank whose sharding does not fit its groups must still reach the others."""
+    tp, dp = call.group_sizes
+    return tp or call.sharding.tp_degree, dp or call.sharding.dp_degree
+
+
+def _option_problems(checks: Checks, grad_scale: float) -> list[Problem]:
+    found = []
+    if checks.validate not in get_args(Validate):
+        expected = " or ".join(get_args(Validate))
+        found.append(Problem("input.validate", "validate", expected, repr(checks.validate)))
+    if not math.isfinite(grad_scale):
+        found.append(Problem("input.grad_scale", "grad_scale", "a finite number", str(grad_scale)))
+    return found
 
 
 def _check_totals(totals_B: SequenceTotals) -> None:

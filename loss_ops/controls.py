@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, ShardingSpec
+from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops import advantages, logprob
 from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.faults import FAULTS
 from loss_ops.gather import AllReduce, Program
 from loss_ops.inputs import LossInputs, Slots
 from loss_ops.logprob import Logprobs
@@ -25,6 +26,9 @@ from loss_ops.vocab_shard import VocabShard
 
 def faulty_op(name: str, base: DistributedGRPOLossOp | None = None) -> DistributedGRPOLossOp:
     """The sharded op with one planted fault on top of `base` (native); a disagreement leaves the op good."""
+    if name not in {fault.name for fault in FAULTS}:
+        expected = f"one of {', '.join(fault.name for fault in FAULTS)}"
+        raise InputError(Problem("input.fault", "fault", expected, repr(name)))
     good = base or DistributedGRPOLossOp()
     planted = FAULTY_STAGES[name](good.stages) if name in FAULTY_STAGES else good.stages
     return DistributedGRPOLossOp(

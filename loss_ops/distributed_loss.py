@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from grpo_contract import GRPOLossContract, ShardingSpec
+from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, Validate, checked_program
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_call import LossCall
@@ -86,6 +86,9 @@ class DistributedGRPOLossOp:
             ref_local_logits, sizes,
         )  # fmt: skip
         key = (id(tp), id(dp))
+        if preflight not in get_args(Preflight):
+            expected = " or ".join(get_args(Preflight))
+            raise InputError(Problem("input.preflight", "preflight", expected, repr(preflight)))
         wanted = preflight == "always" or (preflight == "once" and key not in self._agreed)
         checks = Checks(validate, wanted, self.identity)
         program = checked_program(call, self.stages, checks, grad_scale=grad_scale, observe=observe)
@@ -121,13 +124,14 @@ class _AnalyticGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, inputs: LossInputs, state: LossState, stages: Stages) -> Tensor:
-        ctx.save_for_backward(logits)
-        ctx.inputs, ctx.state, ctx.stages = inputs, state, stages
+        in_place = state.written is not None and state.written.inplace
+        ctx.save_for_backward(*(() if in_place else (logits,)))
+        ctx.inputs, ctx.state, ctx.stages, ctx.shape = inputs, state, stages, logits.shape
         return state.loss.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        (logits,) = ctx.saved_tensors  # raises when the logits were changed in place since the forward
+        ctx.saved_tensors  # noqa: B018  # raises when the logits were changed in place since the forward
         gradient = gradient_of(ctx.inputs, ctx.state, ctx.stages, upstream)
-        return gradient.view(logits.shape), None, None, None
+        return gradient.view(ctx.shape), None, None, None

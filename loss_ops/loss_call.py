@@ -13,6 +13,8 @@ from grpo_contract import GRPOLossContract, Problem, ShardingSpec
 from loss_ops.inputs import LossInputs, active_slots, flat_rows
 
 SHOWN = 4
+LARGEST_REWARD = 1e17
+"""The squares of larger rewards leave float32, and their advantages would silently be 0."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,21 @@ class LossCall:
         bad_ids = inputs.active_ST & ((ids < 0) | (ids >= vocab))
         found += self._slot_problems("action_ids", ids, bad_ids, f"an id in [0, {vocab})", "id")
         old = inputs.old_logps_ST
-        bad_old = inputs.active_ST & ~old.isfinite()
+        bad_old = inputs.active_ST & ~old.float().isfinite()
         found += self._slot_problems("old_logps", old, bad_old, "a finite number", "old_logps")
-        start = self.sharding.sequence_shard[0]
-        for index in (~inputs.rewards_S.isfinite()).nonzero().flatten().tolist()[:SHOWN]:
-            value = inputs.rewards_S[index].item()
-            found.append(Problem("input.rewards", f"rewards at [{start + index}]", "a finite number", str(value)))
+        found += self._reward_problems(inputs.rewards_S)
         if self.completion_mask is not None:
             found += self._mask_problems(self.completion_mask)
         return found
+
+    def _reward_problems(self, rewards_S: Tensor) -> Iterator[Problem]:
+        limited = self.contract.objective.advantage.uses_std
+        largest = LARGEST_REWARD if limited else torch.finfo(torch.float32).max
+        expected = f"a finite number of at most {largest:g} in size" if limited else "a finite number"
+        start = self.sharding.sequence_shard[0]
+        for index in (~(rewards_S.float().abs() <= largest)).nonzero().flatten().tolist()[:SHOWN]:
+            value = str(rewards_S[index].item())
+            yield Problem("input.rewards", f"rewards at [{start + index}]", expected, value)
 
     def _mask_problems(self, mask: Tensor) -> list[Problem]:
         values = mask.reshape(-1, self.contract.geometry.padded_seq_len)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +21,21 @@ from loss_ops.token_terms import TokenTerms
 Observer = Callable[[str, Tensor], None]
 
 
+class Written(Protocol):
+    """A gradient that the forward has written already; `inplace` says that it replaced the logits."""
+
+    inplace: bool
+
+    def times(self, upstream: Tensor | None) -> Tensor:
+        """[N, V] the gradient times a scalar."""
+
+
 @dataclass(frozen=True)
 class LossState:
-    """What the forward leaves behind: the batch's numbers, and what this rank's backward needs."""
+    """What the forward leaves behind: the batch's numbers, and what this rank's backward needs.
+
+    `clip_counts_4` (low, high, either, active; int64) and `written` are there where a program made them.
+    """
 
     scalars: Scalars
     loss: Tensor
@@ -30,12 +43,26 @@ class LossState:
     advantages_B: Tensor
     softmax_N: Logprobs
     coefficient_N: Tensor
+    clip_counts_4: Tensor | None = None
+    written: Written | None = None
+
+    def with_written(self, written: Written) -> LossState:
+        """The same numbers with the gradient that the forward has written."""
+        return replace(self, written=written)
 
 
 def loss_program(
     inputs: LossInputs, stages: Stages, *, grad_scale: float = 1.0, observe: Observer | None = None
 ) -> Program[LossState]:
-    """Forward of one rank. Gathers rewards over DP, tile statistics over TP, sequence totals over DP.
+    """Forward of one rank, by the stages' own program where they have one (see `staged_program`)."""
+    run = stages.program or staged_program
+    return run(inputs, stages, grad_scale=grad_scale, observe=observe)
+
+
+def staged_program(
+    inputs: LossInputs, stages: Stages, *, grad_scale: float = 1.0, observe: Observer | None = None
+) -> Program[LossState]:
+    """Forward of one rank, stage by stage. Gathers rewards over DP, tile statistics over TP, sequence totals over DP.
 
     `observe(name, tensor)` sees the outputs of the stages, [S, T]: logp, ratio, kl, policy.
     """
@@ -114,6 +141,8 @@ def _coefficient(terms: TokenTerms, scalars: Scalars, inputs: LossInputs, grad_s
 
 def gradient_of(inputs: LossInputs, state: LossState, stages: Stages, upstream: Tensor | None = None) -> Tensor:
     """[N, V] gradient of the loss in this rank's policy logits, times `upstream` (a scalar) in float32."""
+    if state.written is not None:
+        return state.written.times(upstream)
     coefficient = state.coefficient_N if upstream is None else state.coefficient_N * upstream.float()
     return stages.logits_gradient(
         inputs.policy_logits_NV, inputs.slots, coefficient, state.softmax_N, inputs.sharding

@@ -47,7 +47,8 @@ class NativeGRPOLossOp:
             samples_per_prompt=samples_per_prompt,
             group_boundaries=group_boundaries,
             beta=beta,
-            **{"clip_eps_low": clip_eps, "clip_eps_high": clip_eps, **contract_fields},
+            clip_eps=clip_eps,
+            **contract_fields,
         )
         return self.sharded.apply(
             policy_logits,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from grpo_contract import KLEstimator, ShardingSpec
-from loss_ops.inputs import Slots, active_slots
+from grpo_contract import ShardingSpec, error_from
+from loss_ops.loss_call import LossCall
 from loss_ops.native_loss import contract_for_dense
 from loss_ops.real_ranks import RealRanks
 from loss_ops.stages import NATIVE_STAGES, Stages
 from loss_ops.token_terms import kl_penalty, policy_ratio
 from loss_ops.vocab_logprob import SelectedLogprob
-from loss_ops.vocab_shard import VocabShard
 
 
 class NativeRatioKLOp:
@@ -35,19 +35,30 @@ class NativeRatioKLOp:
         """(ratio, kl), each [B, T] float32 and differentiable in `policy_logits` [B, T, V] only.
 
         ratio = exp(logp - old_logp), 1 in masked slots; kl by `kl_estimator` (see `kl_penalty`), 0 there. Masked
-        slots may hold anything. Raises ContractError or InputError for shapes that do not fit.
+        slots may hold anything. Reads ids and old log-probabilities, and so waits for the device. Raises
+        ContractError or InputError with every problem found.
         """
-        active = active_slots(completion_mask, action_ids)
-        groups = [0, policy_logits.shape[0]]
         contract = contract_for_dense(
-            policy_logits, group_boundaries=groups, vocab_size=vocab_size, advantage="mean_only"
+            policy_logits,
+            group_boundaries=[0, *policy_logits.shape[:1]],
+            vocab_size=vocab_size,
+            advantage="mean_only",
+            kl_estimator=kl_estimator,
+            temperature=temperature,
         )
         sharding = ShardingSpec.even(1, 1, contract=contract)
-        shard = VocabShard.of(contract.logprob, sharding)
-        slots = Slots(action_ids.flatten().long(), active.flatten(), shard, temperature)
+        rewards = policy_logits.new_zeros(policy_logits.shape[0], dtype=torch.float32)
+        call = LossCall(
+            policy_logits, action_ids, old_logps, rewards, contract, sharding, completion_mask, ref_logits
+        )
+        problems = call.structure_problems() or call.value_problems()
+        if problems:
+            raise error_from(problems)
+        inputs = call.inputs()
+        active = inputs.active_ST
         policy, reference = (
-            SelectedLogprob.apply(logits, slots, self.stages, RealRanks(), sharding).view(active.shape)
+            SelectedLogprob.apply(logits, inputs.slots, self.stages, RealRanks(), sharding).view(active.shape)
             for logits in (policy_logits, ref_logits.detach())
         )
-        kl, _ = kl_penalty(policy, reference, active, KLEstimator(kl_estimator))
-        return policy_ratio(policy, old_logps.detach(), active), kl + 0.0
+        kl, _ = kl_penalty(policy, reference, active, contract.objective.kl_estimator)
+        return policy_ratio(policy, inputs.old_logps_ST, active), kl + 0.0

@@ -23,13 +23,14 @@ Record = dict[str, Any]
 PURPOSE = "preflight"
 
 
-def record_of(call: LossCall, backend: str, problems: list[Problem]) -> Record:
+def record_of(call: LossCall, backend: str, problems: list[Problem], grad_scale: float = 1.0) -> Record:
     """What a rank says of itself: place, contract, mesh, backend, problems, and digests of shared inputs."""
     contract, sharding = call.contract, call.sharding
+    own = {"sharding": sharding.mesh_content(), "backend": backend, "grad_scale": grad_scale}
     return {
         "tp_rank": sharding.tp_rank,
         "dp_rank": sharding.dp_rank,
-        "fields": flatten({**contract.numeric_content(), "sharding": sharding.mesh_content(), "backend": backend}),
+        "fields": flatten({**contract.numeric_content(), **own}),
         "has_reference": call.ref_local_logits is not None,
         "problems": [problem.to_dict() for problem in problems],
         "digests": {} if problems else call.digests(),

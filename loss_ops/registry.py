@@ -82,7 +82,7 @@ class KernelRegistry:
 
         Raises InputError for an unknown op or backend, or one that cannot serve this device and dtype.
         """
-        return self._dispatch(name, str(device), dtype, backend).op
+        return self._dispatch(name, str(device).partition(":")[0], dtype, backend).op
 
     def get_loss_op(
         self, contract: GRPOLossContract, *, device: Any = "cpu", backend: str | None = None

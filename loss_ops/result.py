@@ -51,7 +51,6 @@ class GRPOLossResult:
     def of(cls, state: LossState, loss: Tensor, provenance: dict[str, Any]) -> GRPOLossResult:
         """Collect a finished forward; `loss` is the scalar that carries the gradient."""
         totals = state.totals_B
-        low, high = totals.clip_low.sum(), totals.clip_high.sum()
         return cls(
             loss=loss,
             policy_loss=state.scalars.policy_loss,
@@ -60,6 +59,14 @@ class GRPOLossResult:
             per_sequence_kl=totals.kl,
             per_sequence_active_tokens=totals.active_tokens,
             advantages=state.advantages_B,
-            clip_counts=ClipCounts(low, high, low + high, totals.active_tokens.sum()),
+            clip_counts=_clip_counts(state),
             provenance=provenance,
         )
+
+
+def _clip_counts(state: LossState) -> ClipCounts:
+    if state.clip_counts_4 is not None:
+        return ClipCounts(*state.clip_counts_4.unbind())
+    totals = state.totals_B
+    low, high = totals.clip_low.sum(), totals.clip_high.sum()
+    return ClipCounts(low, high, low + high, totals.active_tokens.sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -54,7 +55,8 @@ def logits_gradient(
 class Stages:
     """Tile stats -> merge -> terms -> sequence totals -> scalars -> gradient.
 
-    The first and the last touch the logits and are what a kernel backend replaces.
+    The first and the last touch the logits and are what a kernel backend replaces. `program`, when given, runs
+    them all its own way (arguments of `staged_program`) and must go stage by stage where another was replaced.
     """
 
     tile_stats: Callable[[Tensor, Tensor, Tensor, VocabShard, float], TileStats] = tile_stats.tile_stats
@@ -66,6 +68,7 @@ class Stages:
     assemble: Callable[[list[Tensor]], SequenceTotals] = sequence_totals.unpack
     scalars: Callable[[SequenceTotals, SequenceTotals, LossInputs], Program[Scalars]] = scalars
     logits_gradient: Callable[[Tensor, Slots, Tensor, Logprobs, ShardingSpec], Tensor] = logits_gradient
+    program: Callable[..., Program[Any]] | None = None
 
 
 NATIVE_STAGES = Stages()

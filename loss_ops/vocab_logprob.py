@@ -38,9 +38,10 @@ class VocabParallelLogprobOp:
         Differentiable in `local_logits`. Slots where `active` is False give 0 and no gradient, whatever they
         hold. Order: columns of a tile, then tiles in vocabulary order, folded by halves; one gather over TP.
 
-        Raises LogprobContractError when the logits do not have the owned columns or the contract's dtype.
+        Raises LogprobContractError when the logits do not have the owned columns, a row for each id, or the
+        contract's dtype. Ids are not read: an active one outside the vocabulary gives a wrong number.
         """
-        _check(local_logits, contract, sharding)
+        _check(local_logits, action_ids, contract, sharding)
         slots_active = torch.ones_like(action_ids, dtype=torch.bool) if active is None else active != 0
         shard = VocabShard.of(contract, sharding)
         slots = Slots(action_ids.flatten().long(), slots_active.flatten(), shard, temperature)
@@ -73,7 +74,7 @@ class SelectedLogprob(torch.autograd.Function):
         return gradient.view(logits.shape), None, None, None, None
 
 
-def _check(local_logits: Tensor, contract: LogprobContract, sharding: ShardingSpec) -> None:
+def _check(local_logits: Tensor, action_ids: Tensor, contract: LogprobContract, sharding: ShardingSpec) -> None:
     rows, columns = local_logits[..., 0].numel(), local_logits.shape[-1]
     dtype = str(local_logits.dtype).removeprefix("torch.")
     found = []
@@ -83,6 +84,8 @@ def _check(local_logits: Tensor, contract: LogprobContract, sharding: ShardingSp
         )
     if contract.num_tokens is not None and rows != contract.num_tokens:
         found.append(LogprobContract.problem("num_tokens", "local_logits", f"{contract.num_tokens} rows", rows))
+    if action_ids.numel() != rows:
+        found.append(LogprobContract.problem("num_tokens", "action_ids", f"{rows} ids", action_ids.numel()))
     if dtype != contract.dtype.value:
         found.append(LogprobContract.problem("dtype", "local_logits", contract.dtype.value, dtype))
     if found:

@@ -84,9 +84,15 @@ def test_folder(tmp_path: Path) -> None:
     [
         (b"", "expected a safetensors file, got 0 bytes: cut off, or another format"),
         (b"PK\x03\x04" + b"0" * 40, "expected a safetensors file, got 44 bytes, with a header of "),
-        ((99).to_bytes(8, "little") + b"{}", "expected a safetensors file, got 10 bytes, with a header of 99"),
+        (
+            (99).to_bytes(8, "little") + b"{}",
+            "expected a safetensors file, got 10 bytes, with a header of 99",
+        ),
         ((4).to_bytes(8, "little") + b"nope", "expected a safetensors file, got a header that is not JSON"),
-        ((2).to_bytes(8, "little") + b"[]", "expected a safetensors file, got a header that is not a JSON object"),
+        (
+            (2).to_bytes(8, "little") + b"[]",
+            "expected a safetensors file, got a header that is not a JSON object",
+        ),
         (
             (9).to_bytes(8, "little") + b'{"a": {}}',
             "expected a sound header entry for tensor 'a', got {}",
@@ -289,7 +295,11 @@ def test_save_takes_views_and_one_tensor_twice(tmp_path: Path) -> None:
 def test_save_refuses_before_it_writes(tmp_path: Path) -> None:
     path = write(tmp_path / "x.safetensors", tensors())
     before = path.read_bytes()
-    bad = tensors() | {"rewards": torch.zeros(3), "action_ids": torch.zeros(B, T), "old_logps": torch.zeros(B)}
+    bad = tensors() | {
+        "rewards": torch.zeros(3),
+        "action_ids": torch.zeros(B, T),
+        "old_logps": torch.zeros(B),
+    }
     with pytest.raises(InputError) as caught:
         save_capture(path, **bad, group_boundaries=(0, 1), temperature="hot")
     assert [str(problem) for problem in caught.value.problems] == [

@@ -40,7 +40,7 @@ def guarded(name, *rest):
     return real(name, *rest)
 builtins.__import__ = guarded
 stand_in = types.ModuleType("harness.run")
-def run(plan, *, out, on_progress):
+def run(plan, *, on_progress, **_):
     {body}
 stand_in.run = run
 sys.modules["harness.run"] = stand_in
@@ -77,7 +77,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def called(*tokens: str, run: Callable[..., Report] | None = None) -> tuple[int, str, str]:
         stand_in: Any = types.ModuleType("harness.run")
-        stand_in.run = run or (lambda plan, *, out, on_progress: MATCHED)
+        stand_in.run = run or (lambda plan, **_: MATCHED)
         monkeypatch.setitem(sys.modules, "harness.run", stand_in)
         status = harness.cli.main(tokens)
         return status, *capsys.readouterr()
@@ -120,8 +120,8 @@ def test_a_plan_is_made_without_torch(tmp_path: Path) -> None:
 def test_run_gets_the_plan_and_its_report_is_rendered(call: Call, tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
-    def run(plan: Plan, *, out: Path | None, on_progress: Callable[[str], None]) -> Report:
-        seen.update(plan=plan, out=out)
+    def run(plan: Plan, *, on_progress: Callable[[str], None], **options: Any) -> Report:
+        seen.update(options, plan=plan)
         on_progress("2 of 4 cases")
         return MATCHED
 
@@ -129,11 +129,12 @@ def test_run_gets_the_plan_and_its_report_is_rendered(call: Call, tmp_path: Path
     assert (status, err) == (0, "2 of 4 cases\n")
     assert Report.from_json(out) == MATCHED
     assert seen["out"] == Path("kept")
+    assert seen["command"] == ("grpo-verify", "run", "--dp", "2", "--out", "kept", "--device", "cpu", "--json")
     assert [case.layout for case in seen["plan"].cases[:2]] == [(1, 1), (1, 2)]
 
 
 def test_quiet_has_no_progress(call: Call) -> None:
-    def run(plan: Plan, *, out: Path | None, on_progress: Callable[[str], None]) -> Report:
+    def run(plan: Plan, *, on_progress: Callable[[str], None], **_: Any) -> Report:
         on_progress("2 of 4 cases")
         return MATCHED
 
@@ -179,6 +180,16 @@ def test_refusals(call: Call, tokens: tuple[str, ...], message: str) -> None:
     assert (status, out) == (2, "")
     assert err.startswith(f"grpo-verify: invalid {'input' if 'capture file' in message else 'request'}: {message}")
     assert err.count("\n") == 1
+
+
+def test_an_out_that_is_no_folder(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    for out, shown in (("taken", "taken"), ("taken/below", tmp_path / "taken")):
+        status, _, err = call("--out", out)
+        assert status == 2
+        assert err == (
+            f"grpo-verify: invalid request: --out: expected a folder to write into, got {shown}, which is a file\n"
+        )
 
 
 def test_several_problems_are_one_message(call: Call) -> None:
@@ -241,10 +252,10 @@ def test_config_lists_values_and_sources(call: Call, tmp_path: Path, monkeypatch
 def test_ops(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in: Any = types.ModuleType("loss_ops")
     rows = [
-        {"op": "grpo_loss", "backend": "native", "available": True, "reason": None},
-        {"op": "grpo_loss", "backend": "triton", "available": False, "reason": "no CUDA device"},
+        {"op": "grpo_loss", "backend": "native", "status": "available"},
+        {"op": "grpo_loss", "backend": "triton", "status": "no CUDA device"},
     ]
-    stand_in.kernel_registry = types.SimpleNamespace(describe=lambda: rows)
+    stand_in.kernel_registry = types.SimpleNamespace(describe=lambda device: rows)
     monkeypatch.setitem(sys.modules, "loss_ops", stand_in)
     assert call("ops")[1].splitlines() == [
         "grpo_loss  native  available",
@@ -369,7 +380,7 @@ def test_a_foreign_folder_that_comes_first_is_named(tmp_path: Path, place: str) 
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    name, foreign = place.split("/")[0].removesuffix(".py"), tmp_path / place.removesuffix("/__init__.py")
+    name, foreign = place.partition("/")[0].removesuffix(".py"), tmp_path / place.removesuffix("/__init__.py")
     assert done.returncode == 2
     assert done.stderr == (
         f"grpo-verify: invalid request: package {name}: expected the folder {ROOT / name}, "

@@ -130,7 +130,8 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
         op="a.b",
     )
     assert found == [
-        "pyproject.toml:tool.grpo-verify.colour: expected a known setting (did you mean color?), got an unknown one",
+        "pyproject.toml:tool.grpo-verify.colour: expected a known setting (did you mean color?), "
+        "got an unknown one",
         "GRPO_VERIFY_BETTA: expected a known variable (did you mean GRPO_VERIFY_BETA?), got an unknown one",
         "--tp: expected an integer, got x",
         "--layouts: expected layouts written TxD, such as 4x1 (TP degree x DP degree, both at least 1), got 2x0",
@@ -147,6 +148,8 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ({"tp": "0"}, "--tp: expected at least 1, got 0"),
+        ({"tp": "9" * 30}, "--tp: expected at most 65536, got 999"),
+        ({"layouts": ("1x" + "9" * 9,)}, "--layouts: expected layouts written TxD"),
         ({"tp": "1.5"}, "--tp: expected an integer, got 1.5"),
         ({"tp": ""}, "--tp: expected an integer, got ''"),
         ({"repeat": "0"}, "--repeat: expected at least 1, got 0"),
@@ -161,7 +164,8 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
         ({"seed": ("4294967296",)}, "--seed: expected at most 4294967295, got 4294967296"),
         (
             {"alpha": "1"},
-            "--alpha: expected nothing (it belongs to length_power; token_normalizer is global_active_tokens), got 1.0",
+            "--alpha: expected nothing (it belongs to length_power; token_normalizer is global_active_tokens), "
+            "got 1.0",
         ),
         ({"layouts": ("1x2",), "tp": "2"}, "--layouts: expected nothing (--tp given), got 1x2"),
         ({"json": "perhaps"}, "--json: expected true or false, got perhaps"),

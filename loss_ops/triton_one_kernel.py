@@ -1,0 +1,185 @@
+"""The one-kernel path: a program reads its row's logits, forms the token's coefficient and writes the gradient.
+
+For one vocabulary shard (TP degree 1). Every value comes from the device functions and the launch configuration
+of the split path, so the bits are the same; the row is read again while the cache may still hold part of it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from loss_ops.inputs import LossInputs
+from loss_ops.triton_gradient import write_gradient_block
+from loss_ops.triton_launch import block_of, is_aligned, tile_options, unit_columns
+from loss_ops.triton_math import kl_terms, log_softmax_of, policy_terms
+from loss_ops.triton_plan import Plan
+from loss_ops.triton_tiles import row_state, selected_logit
+
+
+@triton.jit
+def whole_row_state(
+    logits_ptr, stride, row, rows, action, states_ptr, lane, stop, tiles, inverse_temperature, never,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TEMPERED: tl.constexpr,
+):  # fmt: skip
+    """Store and return (max, sum, selected) of one row, tiles joined in order."""
+    row_ptr = logits_ptr + row * stride.to(tl.int64)
+    if ALIGNED:
+        row_ptr = tl.multiple_of(row_ptr, 16)
+    largest, total = row_state(
+        row_ptr, lane, stop, tiles, inverse_temperature, never, states_ptr, states_ptr, rows,
+        TILE, BLOCK, ALIGNED, TEMPERED, True,
+    )  # fmt: skip
+    selected = selected_logit(row_ptr, action, stop)
+    tl.store(states_ptr + row, largest)
+    tl.store(states_ptr + rows + row, total)
+    tl.store(states_ptr + 2 * rows + row, selected)
+    return largest, total, selected
+
+
+@triton.jit(
+    do_not_specialize=[
+        "policy_ptr", "reference_ptr", "gradient_ptr", "policy_stride", "reference_stride", "gradient_stride",
+        "actions_ptr", "active_ptr", "old_ptr", "advantages_ptr", "weights_ptr", "states_ptr", "rows", "length",
+        "first_sequence", "stop", "columns", "tiles", "inverse_temperature", "low", "high", "beta", "scale", "never",
+    ]
+)  # fmt: skip
+def one_kernel(
+    policy_ptr,
+    reference_ptr,
+    gradient_ptr,
+    policy_stride,
+    reference_stride,
+    gradient_stride,
+    actions_ptr,
+    active_ptr,
+    old_ptr,
+    advantages_ptr,
+    weights_ptr,
+    states_ptr,
+    rows,
+    length,
+    first_sequence,
+    stop,
+    columns,
+    tiles,
+    inverse_temperature,
+    low,
+    high,
+    beta,
+    scale,
+    never,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    TEMPERED: tl.constexpr,
+    REFERENCE: tl.constexpr,
+    PENALIZED: tl.constexpr,
+    ESTIMATOR: tl.constexpr,
+):
+    """States of row program_id(0) into `states` [models * 3, N], its gradient into `gradient` [N, columns].
+
+    The reference is read first and the policy's tiles are met again from the last to the first: what was read
+    latest is the likeliest to be in the cache. `gradient` may be the policy logits themselves.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    rows = rows.to(tl.int64)
+    sequence = first_sequence + row // length
+    lane = tl.arange(0, BLOCK)
+    coefficient = 0.0
+    scaled_max = 0.0
+    log_sum = 0.0
+    action = tl.load(actions_ptr + row).to(tl.int64)
+    active = tl.load(active_ptr + row) != 0
+    if active:
+        ref_logp = 0.0
+        if REFERENCE:
+            largest, total, selected = whole_row_state(
+                reference_ptr, reference_stride, row, rows, action, states_ptr + 3 * rows, lane, stop, tiles,
+                inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED,
+            )  # fmt: skip
+            ref_logp, _, _ = log_softmax_of(largest, total, selected, inverse_temperature)
+        largest, total, selected = whole_row_state(
+            policy_ptr, policy_stride, row, rows, action, states_ptr, lane, stop, tiles,
+            inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED,
+        )  # fmt: skip
+        logp, scaled_max, log_sum = log_softmax_of(largest, total, selected, inverse_temperature)
+        old = tl.load(old_ptr + row).to(tl.float32)
+        advantage = tl.load(advantages_ptr + sequence)
+        _, _, slope, _, _ = policy_terms(logp, old, advantage, active, low, high)
+        if REFERENCE and PENALIZED:
+            _, kl_slope = kl_terms(logp, ref_logp, active, ESTIMATOR)
+            slope = slope + beta * kl_slope
+        coefficient = slope * tl.load(weights_ptr + sequence) * scale
+    else:
+        for model in tl.static_range(2 if REFERENCE else 1):
+            tl.store(states_ptr + (3 * model) * rows + row, 0.0)
+            tl.store(states_ptr + (3 * model + 1) * rows + row, 1.0)
+            tl.store(states_ptr + (3 * model + 2) * rows + row, 0.0)
+    logits_row = policy_ptr + row * policy_stride.to(tl.int64)
+    gradient_row = gradient_ptr + row * gradient_stride.to(tl.int64)
+    if ALIGNED:
+        logits_row = tl.multiple_of(logits_row, 16)
+        gradient_row = tl.multiple_of(gradient_row, 16)
+    blocks = tl.cdiv(columns, BLOCK)
+    for done in range(0, blocks):
+        first = (blocks - 1 - done) * BLOCK
+        write_gradient_block(
+            logits_row, gradient_row, first, action, coefficient, scaled_max, log_sum, stop, columns,
+            inverse_temperature, BLOCK, TEMPERED,
+        )  # fmt: skip
+
+
+def launch_one_kernel(
+    inputs: LossInputs,
+    plan: Plan,
+    advantages_B: Tensor,
+    weights_B: Tensor,
+    out_NV: Tensor,
+    grad_scale: float,
+) -> Tensor:
+    """Write the gradient into `out_NV`; returns the joined states [models * 3, N] as `launch_row_states` does."""
+    policy = unit_columns(inputs.policy_logits_NV)
+    reference = policy if inputs.ref_logits_NV is None else unit_columns(inputs.ref_logits_NV)
+    has_reference = inputs.ref_logits_NV is not None
+    rows, columns = policy.shape
+    objective, shard = plan.objective, plan.shard
+    block = block_of(shard.tile_width)
+    states = torch.empty((6 if has_reference else 3, rows), dtype=torch.float32, device=policy.device)
+    one_kernel[(rows,)](
+        policy,
+        reference,
+        out_NV,
+        policy.stride(0),
+        reference.stride(0),
+        out_NV.stride(0),
+        inputs.slots.action_ids_N,
+        inputs.slots.active_N,
+        inputs.old_logps_ST.contiguous(),
+        advantages_B,
+        weights_B,
+        states,
+        rows,
+        inputs.active_ST.shape[1],
+        plan.first_sequence,
+        shard.num_real_columns,
+        columns,
+        shard.num_tiles,
+        1.0 / objective.temperature,
+        1 - objective.clip_eps_low,
+        1 + objective.clip_eps_high,
+        objective.beta,
+        grad_scale / objective.temperature,
+        0,
+        TILE=shard.tile_width,
+        BLOCK=block,
+        ALIGNED=is_aligned(shard.tile_width, policy, reference, out_NV),
+        TEMPERED=objective.temperature != 1.0,
+        REFERENCE=has_reference,
+        PENALIZED=objective.beta != 0,
+        ESTIMATOR=objective.kl_estimator.value,
+        **tile_options(block),
+    )
+    return states

@@ -1,0 +1,105 @@
+"""What a call needs beside its tensors, built once for a contract, a sharding and a device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, ObjectiveSpec, ShardingSpec, TokenNormalizer
+from loss_ops.vocab_shard import VocabShard
+
+KEPT = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Index tensors and constants of one rank's calls. Holds its contract, so that identity can be the key."""
+
+    contract: GRPOLossContract
+    sharding: ShardingSpec
+    device: torch.device
+
+    @cached_property
+    def shard(self) -> VocabShard:
+        """This rank's part of the vocabulary."""
+        return VocabShard.of(self.contract.logprob, self.sharding)
+
+    @cached_property
+    def objective(self) -> ObjectiveSpec:
+        """The contract's objective."""
+        return self.contract.objective
+
+    @cached_property
+    def first_sequence(self) -> int:
+        """Global index of this rank's first sequence."""
+        return self.sharding.sequence_shard[0]
+
+    @cached_property
+    def sequence_sizes(self) -> tuple[int, ...]:
+        """Sequences of each DP rank."""
+        return tuple(stop - start for start, stop in self.sharding.sequence_shard_bounds)
+
+    @cached_property
+    def group_offsets(self) -> Tensor:
+        """[G + 1] int32 offsets of the advantage groups."""
+        return torch.tensor(self.contract.geometry.group_boundaries, dtype=torch.int32, device=self.device)
+
+    @cached_property
+    def vocab_starts(self) -> Tensor:
+        """[tp] int64 first column of each TP rank."""
+        return torch.tensor([start for start, _ in self.shard.bounds], device=self.device)
+
+    @cached_property
+    def constant(self) -> Tensor:
+        """[1] float64 constant of the normalizer `fixed_constant`, else 1."""
+        constant = self.contract.reduction.fixed_constant
+        return torch.tensor([1.0 if constant is None else constant], dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def token_factors(self) -> Tensor | None:
+        """[T + 1] float64 factor of a token by its sequence's length; None where every token weighs the same."""
+        alpha, longest = self.contract.reduction.alpha, self.contract.geometry.padded_seq_len
+        match self.contract.reduction.token_normalizer:
+            case TokenNormalizer.PER_SEQUENCE_THEN_MEAN:
+                power = -1.0
+            case TokenNormalizer.LENGTH_POWER:
+                assert alpha is not None
+                power = alpha - 1.0
+            case _:
+                return None
+        factors = [0.0, *(float(length) ** power for length in range(1, longest + 1))]
+        return torch.tensor(factors, dtype=torch.float64, device=self.device)
+
+    @lru_cache(maxsize=2)  # noqa: B019  # a plan lives as long as its cache
+    def merge_rows(self, models: int) -> tuple[Tensor, Tensor, Tensor]:
+        """int64 rows of the concatenated gather: of maxima and sums [models * K], of selected logits [models * tp]."""
+        heights = [models * (2 * tiles + 1) for tiles in self.shard.tiles]
+        bases = [0, *accumulate(heights)][:-1]
+        maxima, sums, selected = [], [], []
+        for model in range(models):
+            for base, tiles in zip(bases, self.shard.tiles, strict=True):
+                first = base + model * (2 * tiles + 1)
+                maxima += range(first, first + tiles)
+                sums += range(first + tiles, first + 2 * tiles)
+                selected.append(first + 2 * tiles)
+        rows = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in (maxima, sums, selected))
+        return tuple(rows)  # type: ignore[return-value]
+
+
+_plans: OrderedDict[tuple[int, int, torch.device], Plan] = OrderedDict()
+
+
+def plan_of(contract: GRPOLossContract, sharding: ShardingSpec, device: torch.device) -> Plan:
+    """The plan of these very objects, newest `KEPT` kept."""
+    key = (id(contract), id(sharding), device)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = Plan(contract, sharding, device)
+        if len(_plans) > KEPT:
+            _plans.popitem(last=False)
+    return plan

@@ -1,0 +1,35 @@
+"""The stages with Triton kernels, and the program that runs them in few launches when none is replaced."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from loss_ops.gather import Program
+from loss_ops.inputs import LossInputs
+from loss_ops.loss_program import LossState, Observer, staged_program
+from loss_ops.stages import NATIVE_STAGES, Stages
+from loss_ops.triton_gradient import logits_gradient
+from loss_ops.triton_program import Write, triton_program
+from loss_ops.triton_tiles import tile_stats
+
+
+def program(
+    inputs: LossInputs,
+    stages: Stages,
+    *,
+    grad_scale: float = 1.0,
+    observe: Observer | None = None,
+    write: Write = "backward",
+) -> Program[LossState]:
+    """The lean program for the stages as they are here; stage by stage where one was replaced."""
+    if _unchanged(stages):
+        return triton_program(inputs, grad_scale=grad_scale, observe=observe, write=write)
+    return staged_program(inputs, stages, grad_scale=grad_scale, observe=observe)
+
+
+TRITON_STAGES = replace(NATIVE_STAGES, tile_stats=tile_stats, logits_gradient=logits_gradient, program=program)
+_NAMES = tuple(field.name for field in fields(Stages) if field.name != "program")
+
+
+def _unchanged(stages: Stages) -> bool:
+    return all(getattr(stages, name) is getattr(TRITON_STAGES, name) for name in _NAMES)
