@@ -79,6 +79,11 @@ def holds_part(got: Tensor, sharding: ShardingSpec) -> bool:
     return got.dim() == 1 and got.shape[0] == sharding.num_local_sequences != num_sequences
 
 
+def is_part(name: str, got: Tensor, sharding: ShardingSpec) -> bool:
+    """Whether this rank holds a part of the quantity, not a copy of the whole."""
+    return name == GRADIENT or holds_part(got, sharding)
+
+
 def origin_of(name: str, got: Tensor, sharding: ShardingSpec) -> tuple[int, ...]:
     """Global index of element 0 of a quantity as this rank holds it."""
     if name == GRADIENT:

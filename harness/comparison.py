@@ -44,7 +44,6 @@ def compare(
         nonzero=int(torch.count_nonzero(expected)),
         floating=expected.dtype.is_floating_point,
         by_sequence=name not in WITHOUT_SEQUENCES,
-        sharded=sharded,
         shard=place if sharded else (),
     )
     if got.shape != expected.shape or got.dtype != expected.dtype:

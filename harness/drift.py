@@ -10,8 +10,8 @@ class Drift(BaseModel):
 
     `first` is the first differing element in global coordinates, one per dim. `ratio` is the smallest and the
     largest got / expected over differing elements, None where one cannot be divided. `zeroed` counts differing
-    elements that are zero where the baseline is not. `sharded` quantities are held in parts, of which `shard`
-    is this rank's; the others are whole on every rank.
+    elements that are zero where the baseline is not. `shard` is the origin of this rank's part, and
+    empty where every rank holds the whole.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -21,7 +21,6 @@ class Drift(BaseModel):
     nonzero: int
     floating: bool = True
     by_sequence: bool = True
-    sharded: bool = False
     shard: tuple[int, ...] = ()
     mismatched: int = 0
     max_ulp: int = 0

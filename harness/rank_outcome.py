@@ -100,8 +100,7 @@ def _judge_fault(
 
 def _quantity(parts: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
     drifts = [drift for _, drift in parts]
-    sharded = drifts[0].sharded
-    distinct = {drift.shard: drift for drift in drifts}.values() if sharded else drifts[:1]
+    distinct = {drift.shard: drift for drift in drifts}.values()
     elements = sum(drift.elements for drift in distinct)
     nonzero = sum(drift.nonzero for drift in distinct)
     seen = [(outcome, drift) for outcome, drift in parts if drift.mismatched]
@@ -113,22 +112,29 @@ def _quantity(parts: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
         nonzero_share=nonzero / elements if elements else 0.0,
         power=0.0 if powerless else None,
     )
-    return _with_drift(result, seen, sharded) if seen else result
+    return _with_drift(result, seen) if seen else result
 
 
-def _with_drift(result: QuantityResult, seen: list[tuple[RankOutcome, Drift]], sharded: bool) -> QuantityResult:
+def _mismatched(drifts: Sequence[Drift]) -> int:
+    """Differing elements of the whole quantity: of each part the most that a holder of it saw, added up."""
+    worst: dict[tuple[int, ...], int] = {}
+    for drift in drifts:
+        worst[drift.shard] = max(drift.mismatched, worst.get(drift.shard, 0))
+    return sum(worst.values())
+
+
+def _with_drift(result: QuantityResult, seen: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
     drifts = [drift for _, drift in seen]
-    counts = [drift.mismatched for drift in drifts]
     owner, first = min(seen, key=lambda pair: (pair[1].first is None, pair[1].first or ()))
     sizes = [drift.max_abs for drift in drifts]
     return result.model_copy(
         update={
-            "mismatched": sum(counts) if sharded else max(counts),
+            "mismatched": _mismatched(drifts),
             "max_ulp": max(drift.max_ulp for drift in drifts),
             "max_abs": math.nan if any(map(math.isnan, sizes)) else max(sizes),
             "first": _first(owner, first),
             "sequences": tuple(sorted({s for drift in drifts for s in drift.sequences})),
-            "pattern": pattern_of(drifts, result.nonzero_share or 0.0, result.elements, sharded),
+            "pattern": pattern_of(drifts, result.nonzero_share or 0.0, result.elements),
         }
     )
 
@@ -149,10 +155,9 @@ def _first(owner: RankOutcome, drift: Drift) -> FirstDrift:
     )
 
 
-def pattern_of(drifts: Sequence[Drift], nonzero_share: float, elements: int, sharded: bool) -> str | None:
+def pattern_of(drifts: Sequence[Drift], nonzero_share: float, elements: int) -> str | None:
     """What all differing elements have in common, in words: zeros, a constant factor, or nothing known."""
-    counts = [drift.mismatched for drift in drifts]
-    mismatched = sum(counts) if sharded else max(counts)
+    mismatched = _mismatched(drifts)
     if all(drift.zeroed == drift.mismatched for drift in drifts):
         return "zero where a value is expected"
     ratios = [drift.ratio for drift in drifts]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, ShardingSpec
 from harness import batches
-from harness.candidate import Groups, baseline_part, origin_of, run_candidate
+from harness.candidate import Groups, baseline_part, is_part, origin_of, run_candidate
 from harness.comparison import compare
 from harness.drift import Drift
 from harness.environment import environment
@@ -26,7 +26,6 @@ from harness.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.status import CaseRef, Phase, StatusWriter
 from loss_ops.batch import GlobalBatch
 from loss_ops.faults import FAULTS
-from loss_ops.quantities import GRADIENT
 
 Layout = tuple[int, int]
 Quantities = dict[str, Tensor]
@@ -142,7 +141,7 @@ class RankRun:
                 baseline_part(name, expected[name], value, sharding),
                 value,
                 origin_of(name, value, sharding),
-                sharded=name == GRADIENT,
+                sharded=is_part(name, value, sharding),
             )
             for name, value in got.items()
             if name in expected
@@ -152,7 +151,7 @@ class RankRun:
         """Quantities in which a later run differs from the first; nothing when they repeat."""
         found = [
             compare(f"{name} (run {run})", first[name], again[name], origin_of(name, again[name], sharding),
-                    sharded=name == GRADIENT)
+                    sharded=is_part(name, again[name], sharding))
             for name in first
         ]  # fmt: skip
         return [drift for drift in found if drift.mismatched]

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, Validate, checked_program
+from loss_ops.identity_cache import IdentityCache
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_call import LossCall
 from loss_ops.loss_program import LossState, Observer, gradient_of
@@ -41,6 +42,7 @@ class DistributedGRPOLossOp:
         self.launch = launch or {}
         self.on_collective = on_collective
         self._agreed: set[tuple[int, int]] = set()
+        self._fingerprints: IdentityCache[str] = IdentityCache()
 
     def apply(
         self,
@@ -78,7 +80,7 @@ class DistributedGRPOLossOp:
 
         Raises ContractError, InputError or PreflightError, the same on every rank.
         """
-        place = sharding or ShardingSpec.even(1, 1, contract=contract)
+        place = sharding or _single_places.get((contract,), _single_place)
         tp, dp = process_group(tp_group), process_group(dp_group)
         sizes = (None if tp is None else tp.size(), None if dp is None else dp.size())
         call = LossCall(
@@ -103,14 +105,24 @@ class DistributedGRPOLossOp:
         """Backend and launch configuration: all that fixes bits beside the contract."""
         return " ".join([self.backend, *(f"{name}={value}" for name, value in sorted(self.launch.items()))])
 
+    def _fingerprint(self, contract: GRPOLossContract) -> str:
+        return contract.numeric_fingerprint(self.launch)
+
     def _provenance(self, contract: GRPOLossContract, sharding: ShardingSpec) -> dict[str, Any]:
         return {
             "op": "grpo_loss",
             "backend": self.identity,
-            "numeric_fingerprint": contract.numeric_fingerprint(self.launch),
+            "numeric_fingerprint": self._fingerprints.get((contract,), self._fingerprint),
             "layout": {"tp": sharding.tp_degree, "dp": sharding.dp_degree},
             "cp_rank": sharding.cp_rank,
         }
+
+
+_single_places: IdentityCache[ShardingSpec] = IdentityCache()
+
+
+def _single_place(contract: GRPOLossContract) -> ShardingSpec:
+    return ShardingSpec.even(1, 1, contract=contract)
 
 
 def attach_gradient(logits: Tensor, inputs: LossInputs, state: LossState, stages: Stages) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,17 +17,25 @@ ALL_DTYPES = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Where a backend runs. `requires` names modules that must be importable."""
+    """Where a backend runs. `requires` names modules that must be importable.
+
+    `interpreted` adds the CPU for an explicit request under TRITON_INTERPRET=1.
+    """
 
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = ALL_DTYPES
     requires: tuple[str, ...] = ()
+    interpreted: bool = False
 
-    def refusal(self, device: str, dtype: str | None) -> str | None:
+    def refusal(self, device: str, dtype: str | None, *, explicit: bool = False) -> str | None:
         """Why this backend cannot serve, or None."""
         missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if missing:
             return f"needs {', '.join(missing)}, not installed"
+        if self.interpreted and device == "cpu":
+            if explicit and os.environ.get("TRITON_INTERPRET") == "1":
+                return None
+            return "on the CPU only by name and in Triton's interpreter (TRITON_INTERPRET=1)"
         if device not in self.devices:
             return f"runs on {', '.join(self.devices)}, not on {device}"
         if dtype is not None and dtype not in self.dtypes:
@@ -103,7 +112,7 @@ class KernelRegistry:
         candidates = self._candidates(op, wanted)
         refusals: dict[str, str] = {}
         for each in candidates:
-            refusal = each.capabilities.refusal(device, dtype)
+            refusal = each.capabilities.refusal(device, dtype, explicit=wanted is not None)
             if refusal is None:
                 provenance = {"op": op, "backend": each.name, "device": device, "refused": refusals}
                 return Dispatched(each.load(), provenance)
@@ -135,9 +144,13 @@ def _refused(where: str, expected: str, got: str) -> InputError:
 
 LOSS_OP = "distributed_grpo_loss"
 kernel_registry = KernelRegistry()
+TRITON = Capabilities(devices=("cuda",), requires=("triton",), interpreted=True)
+kernel_registry.register("grpo_loss", Backend("triton", "loss_ops.triton_loss:TritonGRPOLossOp", TRITON))
 kernel_registry.register("grpo_loss", Backend("native", "loss_ops.native_loss:NativeGRPOLossOp"))
+kernel_registry.register("ratio_kl", Backend("triton", "loss_ops.triton_ratio_kl:TritonRatioKLOp", TRITON))
 kernel_registry.register("ratio_kl", Backend("native", "loss_ops.native_ratio_kl:NativeRatioKLOp"))
 kernel_registry.register(
     "vocab_parallel_logprob", Backend("native", "loss_ops.vocab_logprob:VocabParallelLogprobOp")
 )
+kernel_registry.register_loss_backend("triton", "loss_ops.triton_loss:TritonDistributedGRPOLossOp", TRITON)
 kernel_registry.register_loss_backend("native", "loss_ops.distributed_loss:DistributedGRPOLossOp")

@@ -3,6 +3,7 @@
 They take scalars and blocks alike, so that a value has the same bits whichever kernel computes it.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import triton

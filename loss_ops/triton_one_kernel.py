@@ -4,6 +4,7 @@ For one vocabulary shard (TP degree 1). Every value comes from the device functi
 of the split path, so the bits are the same; the row is read again while the cache may still hold part of it.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import torch

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, ObjectiveSpec, ShardingSpec, TokenNormalizer
+from loss_ops.identity_cache import IdentityCache
 from loss_ops.vocab_shard import VocabShard
-
-KEPT = 64
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Index tensors and constants of one rank's calls. Holds its contract, so that identity can be the key."""
+    """Index tensors and constants of one rank's calls."""
 
+    device: torch.device
     contract: GRPOLossContract
     sharding: ShardingSpec
-    device: torch.device
 
     @cached_property
     def shard(self) -> VocabShard:
@@ -91,15 +89,10 @@ class Plan:
         return tuple(rows)  # type: ignore[return-value]
 
 
-_plans: OrderedDict[tuple[int, int, torch.device], Plan] = OrderedDict()
+_plans: dict[torch.device, IdentityCache[Plan]] = {}
 
 
 def plan_of(contract: GRPOLossContract, sharding: ShardingSpec, device: torch.device) -> Plan:
-    """The plan of these very objects, newest `KEPT` kept."""
-    key = (id(contract), id(sharding), device)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _plans[key] = Plan(contract, sharding, device)
-        if len(_plans) > KEPT:
-            _plans.popitem(last=False)
-    return plan
+    """The plan of these very objects on this device."""
+    plans = _plans.setdefault(device, IdentityCache())
+    return plans.get((contract, sharding), partial(Plan, device))

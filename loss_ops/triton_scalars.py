@@ -1,5 +1,6 @@
 """Scalars in Triton: the batch's counts, each sequence's token weight, the loss, and the coefficients."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -54,7 +55,9 @@ def weight_of(count, divisor, factors_ptr, UNIFORM: tl.constexpr):
 
 
 @triton.jit
-def batch_sum(totals_ptr, factors_ptr, sequences, COLUMN: tl.constexpr, UNIFORM: tl.constexpr, CHUNK: tl.constexpr):
+def batch_sum(
+    totals_ptr, factors_ptr, sequences, COLUMN: tl.constexpr, UNIFORM: tl.constexpr, CHUNK: tl.constexpr
+):
     """Sum of (factor times) a column of float bits over the batch: lane j adds j, j + CHUNK, ..., then lanes."""
     lane = tl.arange(0, CHUNK)
     total = tl.zeros([CHUNK], tl.float32)

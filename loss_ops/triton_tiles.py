@@ -1,5 +1,6 @@
 """Tile statistics in Triton: one program owns one row of one set of logits and walks its tiles in order."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import torch
@@ -14,9 +15,7 @@ from loss_ops.vocab_shard import VocabShard
 
 
 @triton.jit
-def load_tile(
-    row_ptr, lane, first, stop, never, TILE: tl.constexpr, FULL: tl.constexpr, ALIGNED: tl.constexpr
-):
+def load_tile(row_ptr, lane, first, stop, never, TILE: tl.constexpr, FULL: tl.constexpr, ALIGNED: tl.constexpr):
     """float32 logits of the tile that starts at column `first`; -inf past the tile's or the shard's real end."""
     if FULL:
         tile = tl.load(row_ptr + first + lane)

@@ -1,5 +1,6 @@
 """Token stages in Triton: merge of gathered tiles, token terms, and the totals of each sequence."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 from dataclasses import dataclass

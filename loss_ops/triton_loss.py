@@ -1,0 +1,170 @@
+"""The GRPO loss ops on Triton kernels: sharded, and dense on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, Problem
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.native_loss import NativeGRPOLossOp, contract_for_dense
+from loss_ops.result import GRPOLossResult
+from loss_ops.stages import Stages
+from loss_ops.triton_launch import LAUNCH, triton_refusal
+from loss_ops.triton_stages import TRITON_STAGES, program
+
+
+class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
+    """The sharded op on Triton kernels; `launch` is their configuration and part of the numeric identity."""
+
+    def __init__(
+        self,
+        stages: Stages = TRITON_STAGES,
+        *,
+        backend: str = "triton",
+        launch: dict[str, Any] | None = None,
+        on_collective: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(
+            stages, backend=backend, launch=LAUNCH if launch is None else launch, on_collective=on_collective
+        )
+
+    def apply(
+        self,
+        policy_local_logits: Tensor,
+        *args: Any,
+        gradient: Literal["backward", "forward"] = "backward",
+        inplace: bool = False,
+        **call: Any,
+    ) -> GRPOLossResult:
+        """As `DistributedGRPOLossOp.apply`, with a choice of when the gradient is written. The bits are the same.
+
+        "backward": by the backward, from the logits, which must not change in between.
+        "forward": by the forward; at TP degree 1 one kernel does it all. Costs the gradient's memory from then
+        on. An incoming gradient other than 1 is exact: the backward computes the gradient again.
+        `inplace` (with "forward" implied): the gradient replaces the logits, and no memory is added. Their
+        values are gone: any other use of them in the backward is refused by autograd, a leaf that requires grad
+        and logits that share memory with the reference are refused here, an incoming gradient other than 1 or a
+        second backward is refused by the backward, which reads that scalar on the host. Pass `grad_scale`.
+        """
+        refusal = triton_refusal(policy_local_logits.device.type)
+        if refusal is not None:
+            raise InputError(Problem("input.device", "policy_logits", "a device the kernels run on", refusal))
+        if gradient == "backward" and not inplace:
+            return super().apply(policy_local_logits, *args, **call)
+        if inplace:
+            problems = _inplace_problems(policy_local_logits, call.get("ref_local_logits"))
+            if problems:
+                raise InputError(problems)
+        result = self._writing("inplace" if inplace else "forward").apply(policy_local_logits, *args, **call)
+        if inplace:
+            torch.autograd.graph.increment_version(policy_local_logits)
+        return result
+
+    def _writing(self, write: Literal["forward", "inplace"]) -> TritonDistributedGRPOLossOp:
+        found: TritonDistributedGRPOLossOp | None = self.__dict__.get(write)
+        if found is None:
+            stages = replace(self.stages, program=partial(program, write=write))
+            found = type(self)(stages, backend=self.backend, launch=self.launch, on_collective=self.on_collective)
+            found._agreed = self._agreed
+            self.__dict__[write] = found
+        return found
+
+
+def _inplace_problems(policy: Tensor, reference: Tensor | None) -> list[Problem]:
+    found = []
+    if policy.is_leaf and policy.requires_grad:
+        found.append(
+            Problem("input.inplace", "policy_logits", "the output of a layer", "a leaf that requires grad")
+        )
+    if policy.stride(-1) != 1 or not _flattens(policy):
+        found.append(
+            Problem("input.inplace", "policy_logits", "rows of neighbouring columns", f"strides {policy.stride()}")
+        )
+    if reference is not None and _storage(reference) == _storage(policy):
+        found.append(
+            Problem("input.inplace", "ref_logits", "memory of its own", "the storage of the policy logits")
+        )
+    return found
+
+
+def _flattens(logits: Tensor) -> bool:
+    """Whether [S, T, V] is a view of [N, V] rows."""
+    return logits.dim() == 2 or logits.stride(0) == logits.stride(1) * logits.shape[1] or logits.shape[0] == 1
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class TritonGRPOLossOp(NativeGRPOLossOp):
+    """GRPO loss of a dense [B, T, V] batch on one device: the sharded Triton op's 1x1 layout, bit for bit."""
+
+    def __init__(self) -> None:
+        self.sharded = TritonDistributedGRPOLossOp()
+
+    def __call__(
+        self,
+        policy_logits: Tensor,
+        ref_logits: Tensor | None,
+        action_ids: Tensor,
+        old_logps: Tensor,
+        rewards: Tensor,
+        completion_mask: Tensor | None = None,
+        *,
+        clip_eps: float = 0.2,
+        beta: float = 0.04,
+        samples_per_prompt: int | None = None,
+        group_boundaries: tuple[int, ...] | list[int] | None = None,
+        grad_scale: float = 1.0,
+        validate: Any = "full",
+        gradient: Literal["backward", "forward"] = "backward",
+        inplace: bool = False,
+        **contract_fields: Any,
+    ) -> GRPOLossResult:
+        """As `NativeGRPOLossOp`, with `gradient` and `inplace` as in `TritonDistributedGRPOLossOp.apply`.
+
+        With `validate="off"` the host waits for nothing: an id outside the vocabulary then goes unnamed (its
+        logit counts as 0), so validate at least the first batches.
+        """
+        boundaries = None if group_boundaries is None else tuple(group_boundaries)
+        fields = {"clip_eps_low": clip_eps, "clip_eps_high": clip_eps, "beta": beta, **contract_fields}
+        contract = _dense_contract(
+            tuple(policy_logits.shape), policy_logits.dtype, samples_per_prompt, boundaries, tuple(fields.items())
+        )
+        return self.sharded.apply(
+            policy_logits,
+            action_ids,
+            old_logps,
+            rewards,
+            contract=contract,
+            completion_mask=completion_mask,
+            ref_local_logits=ref_logits,
+            grad_scale=grad_scale,
+            validate=validate,
+            preflight="off",
+            gradient=gradient,
+            inplace=inplace,
+        )
+
+
+@lru_cache(maxsize=128)
+def _dense_contract(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    samples_per_prompt: int | None,
+    group_boundaries: tuple[int, ...] | None,
+    fields: tuple[tuple[str, Any], ...],
+) -> GRPOLossContract:
+    """One contract per shape and settings, so that what hangs on it is built once."""
+    return contract_for_dense(
+        torch.empty(shape, dtype=dtype, device="meta"),
+        samples_per_prompt=samples_per_prompt,
+        group_boundaries=group_boundaries,
+        **dict(fields),
+    )
