@@ -11,7 +11,7 @@ from loss_ops.gather import Program
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_call import SHOWN, LossCall
 from loss_ops.loss_program import LossState, Observer, loss_program
-from loss_ops.preflight import preflight, record_of
+from loss_ops.preflight import preflight
 from loss_ops.sequence_totals import CODES, SequenceTotals
 from loss_ops.stages import Stages
 
@@ -44,8 +44,7 @@ def checked_program(
     if checks.validate == "full" and not problems:
         problems = call.value_problems()
     if checks.preflight:
-        record = record_of(call, checks.backend, problems, grad_scale)
-        yield from preflight(record, _group_sizes(call), call.policy_local_logits.device)
+        yield from preflight(call, checks.backend, problems, grad_scale, _group_sizes(call))
     elif problems:
         raise error_from(problems)
     inputs = call.inputs()

@@ -7,14 +7,26 @@ may be shared between virtual ranks: they are read-only.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from torch import Tensor
 
 Axis = Literal["tp", "dp"]
+T = TypeVar("T")
 ResultT = TypeVar("ResultT")
+
+
+class Gathered(list[Tensor]):
+    """All ranks' tensors along an axis, in rank order. Virtual ranks of one line share one object."""
+
+    def once(self, what: str, make: Callable[[Gathered], T]) -> T:
+        """`make(self)`, computed once for all who share this object: it may use only what they have in common."""
+        held: dict[str, T] = self.__dict__.setdefault("_made", {})
+        if what not in held:
+            held[what] = make(self)
+        return held[what]
 
 
 @dataclass(frozen=True)
@@ -40,4 +52,4 @@ class AllReduce:
 
 
 Request = Gather | AllReduce
-Program = Generator[Request, list[Tensor], ResultT]
+Program = Generator[Request, Gathered, ResultT]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -62,8 +63,9 @@ def loss_program(
 def staged_program(
     inputs: LossInputs, stages: Stages, *, grad_scale: float = 1.0, observe: Observer | None = None
 ) -> Program[LossState]:
-    """Forward of one rank, stage by stage. Gathers rewards over DP, tile statistics over TP, sequence totals over DP.
+    """Forward of one rank, stage by stage.
 
+    Gathers rewards over DP, tile statistics over TP, sequence totals over DP.
     `observe(name, tensor)` sees the outputs of the stages, [S, T]: logp, ratio, kl, policy.
     """
     advantages_B = yield from _advantages(inputs, stages)
@@ -88,9 +90,8 @@ def staged_program(
         ):
             observe(name, tensor)
     local_S = _local_totals(terms, logp_ST, reference_ST, inputs, stages)
-    totals_B = stages.assemble(
-        (yield Gather("dp", sequence_totals.pack(local_S), inputs.sequence_sizes, "sequence totals"))
-    )
+    gathered = yield Gather("dp", sequence_totals.pack(local_S), inputs.sequence_sizes, "sequence totals")
+    totals_B = gathered.once("totals", stages.assemble)
     scalars = yield from stages.scalars(totals_B, local_S, inputs)
     coefficient_N = _coefficient(terms, scalars, inputs, grad_scale).flatten()
     return LossState(scalars, _loss(scalars, inputs), totals_B, advantages_B, softmaxes[0], coefficient_N)
@@ -98,7 +99,7 @@ def staged_program(
 
 def _advantages(inputs: LossInputs, stages: Stages) -> Program[Tensor]:
     gathered = yield Gather("dp", inputs.rewards_S.float(), inputs.sequence_sizes, "rewards")
-    return stages.advantages(torch.cat(gathered), inputs)
+    return gathered.once("advantages", lambda parts: stages.advantages(torch.cat(parts), inputs))
 
 
 def selected_logprobs(models: list[Tensor], slots: Slots, stages: Stages) -> Program[list[Logprobs]]:
@@ -111,7 +112,7 @@ def selected_logprobs(models: list[Tensor], slots: Slots, stages: Stages) -> Pro
     gathered = yield Gather("tp", packed, logprob.packed_sizes(slots.shard, len(models)), "tile statistics")
     merged = []
     for model in range(len(models)):
-        tiles = logprob.unpack(gathered, slots.shard, model)
+        tiles = gathered.once(f"tiles {model}", partial(logprob.unpack, shard=slots.shard, model=model))
         merged.append((yield from stages.merge(*tiles, slots.action_ids_N, slots.shard)))
     return merged
 

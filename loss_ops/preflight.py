@@ -1,26 +1,29 @@
 """Preflight: before any other collective, every rank learns whether all ranks agree.
 
-Each rank contributes a record, also when its own validation failed. Records are gathered over DP, that column
-over TP, so that every rank holds the table of the whole mesh and all raise the same error. Records travel as
-JSON bytes; nothing is unpickled.
+Each rank contributes a summary, also when its own validation failed: its place, whether it found a problem, a
+hash of everything that must be equal on all ranks, and one of what TP siblings must share. Summaries are
+gathered over DP, that column over TP, so that every rank holds the table of the whole mesh. Where they do not
+agree, whole records travel the same way, as JSON bytes, and all ranks raise the same error. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOVerifyError, PreflightError, Problem, error_from
-from grpo_contract.fingerprint import flatten
-from loss_ops.gather import Axis, Gather, Program
+from grpo_contract import Problem
+from grpo_contract.fingerprint import canonical_json, flatten
+from loss_ops.gather import Axis, Gather, Gathered, Program
+from loss_ops.identity_cache import IdentityCache
 from loss_ops.loss_call import LossCall
+from loss_ops.preflight_table import Record, judge
 
-Record = dict[str, Any]
 PURPOSE = "preflight"
+HASH_WORDS = 4
+_hashes: IdentityCache[tuple[int, ...]] = IdentityCache()
 
 
 def record_of(call: LossCall, backend: str, problems: list[Problem], grad_scale: float = 1.0) -> Record:
@@ -37,17 +40,61 @@ def record_of(call: LossCall, backend: str, problems: list[Problem], grad_scale:
     }
 
 
-def preflight(record: Record, degrees: tuple[int, int], device: torch.device) -> Program[None]:
-    """Exchange records and raise, on every rank alike, when one holds a problem or ranks disagree.
+def preflight(
+    call: LossCall, backend: str, problems: list[Problem], grad_scale: float, degrees: tuple[int, int]
+) -> Program[None]:
+    """Exchange summaries and raise, on every rank alike, when one holds a problem or ranks disagree.
 
     Raises the error of the problems found (InputError, ContractError), else PreflightError naming rank, field
-    and both values. `degrees` is (tp, dp).
+    and both values. `degrees` is (tp, dp), as the groups have it.
     """
+    device = call.policy_local_logits.device
+    summary = _summary(call, backend, problems, grad_scale).to(device)
+    column = yield Gather("dp", summary[None], (1,) * degrees[1], PURPOSE)
+    joined = column.once("column", torch.cat)
+    table = yield Gather("tp", joined[None], (1,) * degrees[0], PURPOSE)
+    if not table.once("agreement", _agree):
+        yield from _explain(record_of(call, backend, problems, grad_scale), degrees, device)
+
+
+def _summary(call: LossCall, backend: str, problems: list[Problem], grad_scale: float) -> Tensor:
+    """[3 + 2 * HASH_WORDS] int64: tp_rank, dp_rank, found a problem, hash of fields, hash of shared inputs."""
+    sharding = call.sharding
+    shared = () if problems else tuple(call.digests().values())
+    mesh = (call.contract, sharding.vocab_shard_bounds, sharding.sequence_shard_bounds)
+    fields = _hashes.get(mesh, lambda *_: _hash(_mesh_text(call)))
+    own = (*fields, backend, grad_scale, call.ref_local_logits is not None)
+    place = (sharding.tp_rank, sharding.dp_rank, int(bool(problems)))
+    return torch.tensor([*place, *_hash(repr(own)), *_hash(repr(shared))])
+
+
+def _mesh_text(call: LossCall) -> str:
+    return canonical_json({**call.contract.numeric_content(), "sharding": call.sharding.mesh_content()})
+
+
+def _hash(text: str) -> tuple[int, ...]:
+    digest = hashlib.sha256(text.encode()).digest()
+    return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little", signed=True) for i in range(HASH_WORDS))
+
+
+def _agree(table: Gathered) -> bool:
+    """Every rank in its place, without a problem, with one hash of fields, and one of inputs per DP rank."""
+    whole = torch.cat(table)
+    tp, dp = whole.shape[:2]
+    in_place = (whole[:, :, 0] == torch.arange(tp, device=whole.device)[:, None]) & (
+        whole[:, :, 1] == torch.arange(dp, device=whole.device)
+    )
+    fields, inputs = whole[:, :, 3:].split(HASH_WORDS, dim=2)
+    alike = (fields == fields[:1, :1]).all() & (inputs == inputs[:1]).all()
+    return bool(in_place.all() & (whole[:, :, 2] == 0).all() & alike)
+
+
+def _explain(record: Record, degrees: tuple[int, int], device: torch.device) -> Program[None]:
     column = yield from _gather_text(json.dumps(record), "dp", degrees[1], device)
     table = yield from _gather_text("\n".join(column), "tp", degrees[0], device)
-    error = _judge("\n".join(table))
-    if error is not None:
-        raise type(error)(error.problems)
+    error = judge("\n".join(table), degrees[1])
+    assert error is not None, "summaries differ but records agree"
+    raise type(error)(error.problems)
 
 
 def _gather_text(text: str, axis: Axis, degree: int, device: torch.device) -> Program[list[str]]:
@@ -56,70 +103,4 @@ def _gather_text(text: str, axis: Axis, degree: int, device: torch.device) -> Pr
     lengths = yield Gather(axis, length, (1,) * degree, PURPOSE)
     sizes = tuple(int(each) for each in lengths)
     received = yield Gather(axis, data, sizes, PURPOSE)
-    return [_text(each) for each in received]
-
-
-def _text(data: Tensor) -> str:
-    return data.cpu().numpy().tobytes().decode()
-
-
-@lru_cache(maxsize=8)
-def _judge(table: str) -> GRPOVerifyError | None:
-    """Judge the records of all ranks, one JSON line each; ranks that share a process judge once."""
-    records: list[Record] = [json.loads(line) for line in table.splitlines()]
-    problems: dict[Problem, None] = {}
-    for record in records:
-        problems.update({Problem(**fields): None for fields in record["problems"]})
-    if problems:
-        return error_from(problems)
-    found = [*_disagreements(records), *_digest_disagreements(records)]
-    return PreflightError(found) if found else None
-
-
-def _disagreements(records: list[Record]) -> list[Problem]:
-    first, found = records[0], []
-    for record in records[1:]:
-        mine, theirs = record["fields"], first["fields"]
-        found += [
-            Problem(
-                "preflight.field",
-                f"{name} on {_place(record)}",
-                f"{theirs.get(name)} as on {_place(first)}",
-                str(mine.get(name)),
-            )
-            for name in sorted(mine.keys() | theirs.keys())
-            if mine.get(name) != theirs.get(name)
-        ]
-        if record["has_reference"] != first["has_reference"]:
-            found.append(_reference_problem(record, first))
-    return found
-
-
-def _reference_problem(record: Record, first: Record) -> Problem:
-    words = {True: "reference logits", False: "no reference logits"}
-    expected = f"{words[first['has_reference']]} as on {_place(first)}"
-    return Problem(
-        "preflight.reference", f"ref_logits on {_place(record)}", expected, words[record["has_reference"]]
-    )
-
-
-def _digest_disagreements(records: list[Record]) -> list[Problem]:
-    first_of_dp: dict[int, Record] = {}
-    found = []
-    for record in records:
-        first = first_of_dp.setdefault(record["dp_rank"], record)
-        found += [
-            Problem(
-                "preflight.digest",
-                f"{name} on {_place(record)}",
-                f"sha256 {value[:16]} as on {_place(first)}",
-                f"sha256 {record['digests'].get(name, '')[:16]}",
-            )
-            for name, value in first["digests"].items()
-            if record["digests"].get(name) != value
-        ]
-    return found
-
-
-def _place(record: Record) -> str:
-    return f"rank (tp {record['tp_rank']}, dp {record['dp_rank']})"
+    return [each.cpu().numpy().tobytes().decode() for each in received]

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from loss_ops.gather import AllReduce, Axis, Gather, Program, Request, ResultT
+from loss_ops.gather import AllReduce, Axis, Gather, Gathered, Program, Request, ResultT
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class RealRanks:
 
     def run(self, program: Program[ResultT]) -> ResultT:
         """Answer every request until the program returns."""
-        answer: list[Tensor] | None = None
+        answer: Gathered | None = None
         try:
             while True:
                 request = program.send(answer) if answer is not None else next(program)
@@ -39,27 +38,27 @@ class RealRanks:
     def _group(self, axis: Axis) -> dist.ProcessGroup | None:
         return self.tp_group if axis == "tp" else self.dp_group
 
-    def _answer(self, request: Request) -> list[Tensor]:
+    def _answer(self, request: Request) -> Gathered:
         group = self._group(request.axis)
         if group is None or group.size() == 1:
-            return [request.tensor]
+            return Gathered([request.tensor])
         if self.on_collective is not None:
             self.on_collective(request.purpose)
         if isinstance(request, AllReduce):
             total = request.tensor.clone()
             dist.all_reduce(total, group=group)
-            return [total]
+            return Gathered([total])
         return _all_gather(request, group)
 
 
-def _all_gather(request: Gather, group: dist.ProcessGroup) -> list[Tensor]:
+def _all_gather(request: Gather, group: dist.ProcessGroup) -> Gathered:
     largest = max(request.sizes)
     tensor = request.tensor.contiguous()
     if tensor.shape[0] < largest:
         tensor = torch.cat((tensor, tensor.new_zeros(largest - tensor.shape[0], *tensor.shape[1:])))
     received = [torch.empty_like(tensor) for _ in request.sizes]
     dist.all_gather(received, tensor, group=group)
-    return [part[:size] for part, size in zip(received, request.sizes, strict=True)]
+    return Gathered(part[:size] for part, size in zip(received, request.sizes, strict=True))
 
 
 def process_group(group: Any) -> dist.ProcessGroup | None:

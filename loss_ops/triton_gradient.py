@@ -11,7 +11,7 @@ from torch import Tensor
 from grpo_contract import ShardingSpec
 from loss_ops.inputs import Slots
 from loss_ops.logprob import Logprobs
-from loss_ops.triton_launch import GRADIENT_BLOCK, is_aligned, unit_columns
+from loss_ops.triton_launch import GRADIENT_BLOCK, GRADIENT_WARPS, is_aligned, unit_columns
 
 
 @triton.jit
@@ -41,6 +41,7 @@ def write_gradient_block(
     inverse_temperature,
     BLOCK: tl.constexpr,
     TEMPERED: tl.constexpr,
+    EVICTION: tl.constexpr,
 ):
     """Write columns [first, first + BLOCK) of one row; from `stop` to `columns` (padding) exactly +0.0."""
     dtype = gradient_row.dtype.element_ty
@@ -48,18 +49,21 @@ def write_gradient_block(
     if coefficient == 0.0:
         tl.store(gradient_row + column, tl.zeros([BLOCK], dtype), mask=column < columns)
     elif first + BLOCK <= stop:
-        logits = tl.load(logits_row + column).to(tl.float32)
+        logits = tl.load(logits_row + column, eviction_policy=EVICTION).to(tl.float32)
         gradient = gradient_of_tile(
             logits, column, target, coefficient, largest, log_sum, inverse_temperature, TEMPERED
         )
-        tl.store(gradient_row + column, gradient.to(dtype))
+        tl.store(gradient_row + column, gradient.to(dtype), eviction_policy=EVICTION)
     else:
         real = column < stop
-        logits = tl.load(logits_row + column, mask=real, other=float("-inf")).to(tl.float32)
+        logits = tl.load(logits_row + column, mask=real, other=float("-inf"), eviction_policy=EVICTION).to(
+            tl.float32
+        )
         gradient = gradient_of_tile(
             logits, column, target, coefficient, largest, log_sum, inverse_temperature, TEMPERED
         )
-        tl.store(gradient_row + column, tl.where(real, gradient, 0.0).to(dtype), mask=column < columns)
+        written = tl.where(real, gradient, 0.0).to(dtype)
+        tl.store(gradient_row + column, written, mask=column < columns, eviction_policy=EVICTION)
 
 
 @triton.jit(
@@ -111,7 +115,7 @@ def gradient_kernel(
         target = tl.load(actions_ptr + row) - start
         write_gradient_block(
             logits_row, gradient_row, first, target, coefficient, tl.load(max_ptr + row),
-            tl.load(log_sum_ptr + row), stop, columns, inverse_temperature, BLOCK, TEMPERED,
+            tl.load(log_sum_ptr + row), stop, columns, inverse_temperature, BLOCK, TEMPERED, "evict_first",
         )  # fmt: skip
 
 
@@ -138,7 +142,7 @@ def launch_gradient(
         out_NV,
         logits_NV.stride(0),
         out_NV.stride(0),
-        slots.action_ids_N,
+        slots.action_ids_N.contiguous(),
         coefficient_N,
         softmax.max_N,
         softmax.log_sum_N,
@@ -152,7 +156,7 @@ def launch_gradient(
         TEMPERED=slots.temperature != 1.0,
         UPSTREAM=upstream is not None,
         UNLESS_ONE=unless_one,
-        num_warps=4,
+        num_warps=GRADIENT_WARPS,
         num_stages=1,
         enable_fp_fusion=False,
     )

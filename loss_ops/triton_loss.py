@@ -105,6 +105,8 @@ def _storage(tensor: Tensor) -> int:
 class TritonGRPOLossOp(NativeGRPOLossOp):
     """GRPO loss of a dense [B, T, V] batch on one device: the sharded Triton op's 1x1 layout, bit for bit."""
 
+    sharded: TritonDistributedGRPOLossOp
+
     def __init__(self) -> None:
         self.sharded = TritonDistributedGRPOLossOp()
 

@@ -19,11 +19,14 @@ from loss_ops.triton_math import kl_terms, log_softmax_of, policy_terms
 from loss_ops.triton_plan import Plan
 from loss_ops.triton_tiles import row_state, selected_logit
 
+# Cache hints, which change no bit: policy rows are wanted again, everything else is not.
+KEEP, DROP = "evict_last", "evict_first"
+
 
 @triton.jit
 def whole_row_state(
     logits_ptr, stride, row, rows, action, states_ptr, lane, stop, tiles, inverse_temperature, never,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TEMPERED: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TEMPERED: tl.constexpr, EVICTION: tl.constexpr,
 ):  # fmt: skip
     """Store and return (max, sum, selected) of one row, tiles joined in order."""
     row_ptr = logits_ptr + row * stride.to(tl.int64)
@@ -31,7 +34,7 @@ def whole_row_state(
         row_ptr = tl.multiple_of(row_ptr, 16)
     largest, total = row_state(
         row_ptr, lane, stop, tiles, inverse_temperature, never, states_ptr, states_ptr, rows,
-        TILE, BLOCK, ALIGNED, TEMPERED, True,
+        TILE, BLOCK, ALIGNED, TEMPERED, True, EVICTION,
     )  # fmt: skip
     selected = selected_logit(row_ptr, action, stop)
     tl.store(states_ptr + row, largest)
@@ -44,7 +47,8 @@ def whole_row_state(
     do_not_specialize=[
         "policy_ptr", "reference_ptr", "gradient_ptr", "policy_stride", "reference_stride", "gradient_stride",
         "actions_ptr", "active_ptr", "old_ptr", "advantages_ptr", "weights_ptr", "states_ptr", "rows", "length",
-        "first_sequence", "stop", "columns", "tiles", "inverse_temperature", "low", "high", "beta", "scale", "never",
+        "first_sequence", "stop", "columns", "tiles", "inverse_temperature", "low", "high", "beta", "scale",
+        "never",
     ]
 )  # fmt: skip
 def one_kernel(
@@ -79,6 +83,8 @@ def one_kernel(
     REFERENCE: tl.constexpr,
     PENALIZED: tl.constexpr,
     ESTIMATOR: tl.constexpr,
+    KEEP: tl.constexpr,
+    DROP: tl.constexpr,
 ):
     """States of row program_id(0) into `states` [models * 3, N], its gradient into `gradient` [N, columns].
 
@@ -99,12 +105,12 @@ def one_kernel(
         if REFERENCE:
             largest, total, selected = whole_row_state(
                 reference_ptr, reference_stride, row, rows, action, states_ptr + 3 * rows, lane, stop, tiles,
-                inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED,
+                inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED, "evict_first",
             )  # fmt: skip
             ref_logp, _, _ = log_softmax_of(largest, total, selected, inverse_temperature)
         largest, total, selected = whole_row_state(
             policy_ptr, policy_stride, row, rows, action, states_ptr, lane, stop, tiles,
-            inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED,
+            inverse_temperature, never, TILE, BLOCK, ALIGNED, TEMPERED, KEEP,
         )  # fmt: skip
         logp, scaled_max, log_sum = log_softmax_of(largest, total, selected, inverse_temperature)
         old = tl.load(old_ptr + row).to(tl.float32)
@@ -129,7 +135,7 @@ def one_kernel(
         first = (blocks - 1 - done) * BLOCK
         write_gradient_block(
             logits_row, gradient_row, first, action, coefficient, scaled_max, log_sum, stop, columns,
-            inverse_temperature, BLOCK, TEMPERED,
+            inverse_temperature, BLOCK, TEMPERED, DROP,
         )  # fmt: skip
 
 
@@ -156,8 +162,8 @@ def launch_one_kernel(
         policy.stride(0),
         reference.stride(0),
         out_NV.stride(0),
-        inputs.slots.action_ids_N,
-        inputs.slots.active_N,
+        inputs.slots.action_ids_N.contiguous(),
+        inputs.slots.active_N.contiguous(),
         inputs.old_logps_ST.contiguous(),
         advantages_B,
         weights_B,
@@ -181,6 +187,8 @@ def launch_one_kernel(
         REFERENCE=has_reference,
         PENALIZED=objective.beta != 0,
         ESTIMATOR=objective.kl_estimator.value,
+        KEEP=KEEP,
+        DROP=DROP,
         **tile_options(block),
     )
     return states

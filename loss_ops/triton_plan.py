@@ -75,10 +75,12 @@ class Plan:
 
     @lru_cache(maxsize=2)  # noqa: B019  # a plan lives as long as its cache
     def merge_rows(self, models: int) -> tuple[Tensor, Tensor, Tensor]:
-        """int64 rows of the concatenated gather: of maxima and sums [models * K], of selected logits [models * tp]."""
+        """int64 rows of the joined gather: of maxima, of sums [models * K], of selected logits [models * tp]."""
         heights = [models * (2 * tiles + 1) for tiles in self.shard.tiles]
         bases = [0, *accumulate(heights)][:-1]
-        maxima, sums, selected = [], [], []
+        maxima: list[int] = []
+        sums: list[int] = []
+        selected: list[int] = []
         for model in range(models):
             for base, tiles in zip(bases, self.shard.tiles, strict=True):
                 first = base + model * (2 * tiles + 1)

@@ -72,7 +72,7 @@ def _joined(tensor: Tensor, plan: Plan, purpose: str) -> Program[Tensor]:
 
 
 def _states(inputs: LossInputs, plan: Plan) -> Program[Tensor]:
-    """[models * 3, N] joined states; at TP 1 the kernel that reads a row joins its tiles itself, in their order."""
+    """[models * 3, N] joined states; at TP 1 the kernel that reads a row joins its tiles, in order."""
     policy, reference = inputs.policy_logits_NV, inputs.ref_logits_NV
     models = [policy] if reference is None else [policy, reference]
     slots, whole = inputs.slots, len(plan.shard.tiles) == 1

@@ -47,11 +47,8 @@ def divisor_of(tokens, live, sequences, constant, NORMALIZER: tl.constexpr, ALL_
 @triton.jit
 def weight_of(count, divisor, factors_ptr, UNIFORM: tl.constexpr):
     """float32 weight of a token of a sequence with `count` active tokens, rounded once from float64."""
-    if UNIFORM:
-        weight = 1.0 / divisor
-    else:
-        weight = tl.load(factors_ptr + count) / divisor
-    return weight.to(tl.float32)
+    factor = 1.0 if UNIFORM else tl.load(factors_ptr + count)
+    return (factor / divisor).to(tl.float32)
 
 
 @triton.jit

@@ -15,13 +15,24 @@ from loss_ops.vocab_shard import VocabShard
 
 
 @triton.jit
-def load_tile(row_ptr, lane, first, stop, never, TILE: tl.constexpr, FULL: tl.constexpr, ALIGNED: tl.constexpr):
+def load_tile(
+    row_ptr,
+    lane,
+    first,
+    stop,
+    never,
+    TILE: tl.constexpr,
+    FULL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVICTION: tl.constexpr,
+):
     """float32 logits of the tile that starts at column `first`; -inf past the tile's or the shard's real end."""
     if FULL:
-        tile = tl.load(row_ptr + first + lane)
+        tile = tl.load(row_ptr + first + lane, eviction_policy=EVICTION)
     else:
         column = first + lane
-        tile = tl.load(row_ptr + column, mask=(lane < TILE) & (column < stop), other=float("-inf"))
+        real = (lane < TILE) & (column < stop)
+        tile = tl.load(row_ptr + column, mask=real, other=float("-inf"), eviction_policy=EVICTION)
     if not ALIGNED:
         # Never executed (`never` is 0): a store of whole vectors makes the compiler spread the tile over
         # threads as it does for aligned rows, and so keeps the tree of the sum.
@@ -56,13 +67,14 @@ def row_state(
     ALIGNED: tl.constexpr,
     TEMPERED: tl.constexpr,
     MERGED: tl.constexpr,
+    EVICTION: tl.constexpr,
 ):
     """Walk the tiles of one row: store each tile's state, or (MERGED) join them in order and return the row's."""
     row_max = float("-inf")
     row_sum = 0.0
     full = stop // TILE if TILE == BLOCK else 0
     for tile in range(0, full):
-        logits = load_tile(row_ptr, lane, tile * TILE, stop, never, TILE, True, ALIGNED)
+        logits = load_tile(row_ptr, lane, tile * TILE, stop, never, TILE, True, ALIGNED, EVICTION)
         largest, total = tile_state(logits, inverse_temperature, TEMPERED)
         if MERGED:
             row_max, row_sum = merge_state(row_max, row_sum, largest, total, inverse_temperature)
@@ -70,7 +82,7 @@ def row_state(
             tl.store(max_ptr + tile * rows, largest)
             tl.store(sum_ptr + tile * rows, total)
     for tile in range(full, tiles):
-        logits = load_tile(row_ptr, lane, tile * TILE, stop, never, TILE, False, ALIGNED)
+        logits = load_tile(row_ptr, lane, tile * TILE, stop, never, TILE, False, ALIGNED, EVICTION)
         largest, total = tile_state(logits, inverse_temperature, TEMPERED)
         if MERGED:
             row_max, row_sum = merge_state(row_max, row_sum, largest, total, inverse_temperature)
@@ -135,7 +147,7 @@ def row_states_kernel(
     if tl.load(active_ptr + row) != 0:
         row_max, row_sum = row_state(
             row_ptr, lane, stop, tiles, inverse_temperature, never, max_ptr, sum_ptr, rows,
-            TILE, BLOCK, ALIGNED, TEMPERED, MERGED,
+            TILE, BLOCK, ALIGNED, TEMPERED, MERGED, "evict_first",
         )  # fmt: skip
         if MERGED:
             tl.store(max_ptr, row_max)
@@ -173,8 +185,8 @@ def launch_row_states(
         reference,
         policy.stride(0),
         reference.stride(0),
-        action_ids_N,
-        active_N,
+        action_ids_N.contiguous(),
+        active_N.contiguous(),
         out,
         rows,
         shard.start,

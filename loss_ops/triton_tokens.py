@@ -76,7 +76,7 @@ def launch_merge(gathered: list[Tensor], inputs: LossInputs, plan: Plan, models:
     merge_kernel[(triton.cdiv(rows, MERGE_BLOCK), models)](
         packed,
         states,
-        inputs.slots.action_ids_N,
+        inputs.slots.action_ids_N.contiguous(),
         *plan.merge_rows(models),
         plan.vocab_starts,
         len(plan.shard.tiles),
@@ -97,7 +97,7 @@ def launch_merge(gathered: list[Tensor], inputs: LossInputs, plan: Plan, models:
         "rows", "length", "first_sequence", "inverse_temperature", "low", "high", "beta",
     ]
 )  # fmt: skip
-def token_kernel(
+def token_kernel(  # noqa: PLR0915
     states_ptr,
     old_ptr,
     active_ptr,
@@ -199,7 +199,7 @@ class TokenOutputs:
 def launch_tokens(
     states: Tensor, advantages_B: Tensor, inputs: LossInputs, plan: Plan, *, observed: bool
 ) -> TokenOutputs:
-    """Terms and totals of this rank's S sequences from joined states [models * 3, N]; ratio, kl, policy on request."""
+    """Terms and totals of this rank's S sequences from joined states [models * 3, N]."""
     sequences, length = inputs.active_ST.shape
     rows, device = states.shape[1], states.device
     slots = torch.empty((4, rows), dtype=torch.float32, device=device)

@@ -62,10 +62,11 @@ def layout_shardings(
     batch: GlobalBatch, tp: int, dp: int, sequence_bounds: tuple[tuple[int, int], ...] | None = None
 ) -> list[ShardingSpec]:
     """Every rank's place in the layout, in rank order."""
-    even = [ShardingSpec.even(tp, dp, rank=rank, contract=batch.contract) for rank in range(tp * dp)]
-    if sequence_bounds is None:
-        return even
-    return [ShardingSpec(**{**each.model_dump(), "sequence_shard_bounds": sequence_bounds}) for each in even]
+    first = ShardingSpec.even(tp, dp, contract=batch.contract)
+    if sequence_bounds is not None:
+        first = ShardingSpec(**{**first.model_dump(), "sequence_shard_bounds": sequence_bounds})
+    places = [{"tp_rank": rank % tp, "dp_rank": rank // tp} for rank in range(tp * dp)]
+    return [first.model_copy(update=place) for place in places]  # one set of bounds, checked once
 
 
 def _whole_gradient(

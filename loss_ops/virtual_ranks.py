@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from loss_ops.gather import AllReduce, Program, Request
+from loss_ops.gather import AllReduce, Gathered, Program, Request
 
 Place = tuple[int, int]
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def run_virtual(programs: Mapping[Place, Program[T]]) -> dict[Place, T]:
     disagree, which on real ranks would hang.
     """
     results: dict[Place, T] = {}
-    answers: dict[Place, list[Tensor]] | None = None
+    answers: dict[Place, Gathered] | None = None
     while len(results) < len(programs):
         requests: dict[Place, Request] = {}
         for place, program in programs.items():
@@ -44,15 +44,15 @@ def _check(requests: Mapping[Place, Request], expected: int) -> None:
         raise RuntimeError(f"virtual ranks out of step: {len(requests)} of {expected} requests, of kinds {kinds}")
 
 
-def _exchange(requests: Mapping[Place, Request]) -> dict[Place, list[Tensor]]:
+def _exchange(requests: Mapping[Place, Request]) -> dict[Place, Gathered]:
     lines: dict[int, dict[int, Tensor]] = {}
     by_tp = next(iter(requests.values())).axis == "tp"
     for (tp_rank, dp_rank), request in requests.items():
         line, position = (dp_rank, tp_rank) if by_tp else (tp_rank, dp_rank)
         lines.setdefault(line, {})[position] = request.tensor
-    received = {line: [parts[index] for index in range(len(parts))] for line, parts in lines.items()}
+    received = {line: Gathered(parts[index] for index in range(len(parts))) for line, parts in lines.items()}
     if any(isinstance(request, AllReduce) for request in requests.values()):
-        received = {line: [_reduced(parts)] for line, parts in received.items()}
+        received = {line: Gathered([_reduced(parts)]) for line, parts in received.items()}
     return {(tp_rank, dp_rank): received[dp_rank if by_tp else tp_rank] for tp_rank, dp_rank in requests}
 
 
