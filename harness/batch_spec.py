@@ -62,10 +62,14 @@ BUILT_IN: dict[str, BatchSpec] = {
         _spec("long-1024", (8, 1024), (61, 64), 16, (0, 3, 8)),
         _spec("long-4096", (8, 4096), (61, 64), 16, (0, 3, 8)),
         _spec("ragged", (12, 48), (250, 256), 16, (0, 2, 7, 12), "ragged"),
-        _spec("wide", (4, 4), (151936, 152064), None, (0, 2, 4)),
+        _spec("small", (8, 32), (61, 64), 16, (0, 3, 8)),
+        _spec("wide", (8, 8), (151936, 152064), None, (0, 3, 8)),
     )
 }
 """The batches a user can ask for."""
+
+SWEPT = "small"
+"""The batch that a sweep moves when none was named: its vocabulary lets a padded length of 4096 be quick."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {"long": ("long-1024", "long-4096")}
 """Names that stand for several batches."""

@@ -19,13 +19,15 @@ def built_in(spec: BatchSpec, seed: int, contract: GRPOLossContract) -> GlobalBa
     """The batch of `spec` for one seed, on the CPU, equal in every process.
 
     Old log-probabilities lie about 1 from the policy's own, so that ratios spread over a wide range and sums
-    have something to round. A ragged batch has holes in its mask and garbage in every masked slot.
+    have something to round; the reference lies near the policy in some sequences and far in others, so that
+    their KL totals differ in size. A ragged batch has holes in its mask and garbage in every masked slot.
     """
     draw = torch.Generator().manual_seed(seed * 1_000_003 + spec.num_sequences * 131 + spec.padded_seq_len)
     slots = (spec.num_sequences, spec.padded_seq_len)
     dtype = getattr(torch, contract.logprob.dtype.value)
     policy = torch.randn(*slots, spec.padded_vocab_size, generator=draw).mul_(1.5)
-    reference = policy + 0.5 * torch.randn(policy.shape, generator=draw)
+    spread = torch.tensor([2.0 ** -(index % 4) for index in range(spec.num_sequences)])
+    reference = policy + spread[:, None, None] * torch.randn(policy.shape, generator=draw)
     ids = torch.randint(0, spec.real_vocab_size, slots, generator=draw)
     policy, reference = policy.to(dtype), reference.to(dtype)
     old = _logps(policy, ids, contract) + torch.randn(slots, generator=draw)

@@ -12,11 +12,12 @@ from cyclopts import App, CycloptsError, Parameter
 from grpo_contract import Problem
 from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
-from harness.listings import ops_text, settings_text
+from harness.listings import ops_text, plan_text, settings_text
 from harness.run_config import RequestError, RunConfig
 from harness.stdio import look_of
 from harness.usage_errors import usage_error
 from harness.version import version
+from harness.workloads.train_command import train_command
 from reports import Report, render
 
 NAME = "grpo-verify"
@@ -53,6 +54,7 @@ def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
     app.default(run)
     for command in (run, show, config, ops):
         app.command(command)
+    app.command(train_command((NAME, *tokens), on_progress), name="train")
     return app
 
 
@@ -62,6 +64,8 @@ def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgres
     from harness.request import plan_for
     from harness.run import run as launch
 
+    if settings.dry_run:
+        return plan_text(plan_for(settings)), 0
     progress = _silent if settings.quiet else on_progress
     report = launch(plan_for(settings), out=settings.out, on_progress=progress, command=command)
     look = look_of(sys.stdout, settings.color)

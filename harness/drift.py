@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from harness.diagnosis.tally import Tally
+
 
 class Drift(BaseModel):
     """A comparison on one rank; `mismatched` 0 means equal bits.
@@ -11,7 +13,7 @@ class Drift(BaseModel):
     `first` is the first differing element in global coordinates, one per dim. `ratio` is the smallest and the
     largest got / expected over differing elements, None where one cannot be divided. `zeroed` counts differing
     elements that are zero where the baseline is not. `shard` is the origin of this rank's part, and
-    empty where every rank holds the whole.
+    empty where every rank holds the whole. `tally` counts where and how the elements differ.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -33,3 +35,4 @@ class Drift(BaseModel):
     sequences: tuple[int, ...] = ()
     ratio: tuple[float, float] | None = None
     zeroed: int = 0
+    tally: Tally | None = None

@@ -52,9 +52,17 @@ class LaunchRequest:
 
 
 def torchrun_command(request: LaunchRequest) -> list[str]:
-    """One torchrun on this node over the loopback name, without restarts, ranks' output in `logs/`."""
+    """One torchrun on this node, without restarts, ranks' output in `logs/`.
+
+    Its rendezvous is a file: over TCP it listens on every interface, and what it receives it unpickles.
+    """
     options = {
+        "--nnodes": 1,
         "--nproc-per-node": request.ranks,
+        "--rdzv-backend": "c10d",
+        "--rdzv-conf": "store_type=file",
+        "--rdzv-endpoint": request.rundir.rendezvous,
+        "--rdzv-id": request.rundir.path.name,
         "--local-addr": "localhost",
         "--max-restarts": 0,
         # Slow enough that a dead rank stays readable for the launcher before torchrun collects it.
@@ -63,7 +71,7 @@ def torchrun_command(request: LaunchRequest) -> list[str]:
         "--redirects": 3,
     }
     flags = [text for name, value in options.items() for text in (name, str(value))]
-    return [request.python, "-m", "torch.distributed.run", "--standalone", *flags, "-m", *request.worker]
+    return [request.python, "-m", "torch.distributed.run", *flags, "-m", *request.worker]
 
 
 def worker_environment(request: LaunchRequest, mark: str) -> dict[str, str]:
@@ -71,12 +79,14 @@ def worker_environment(request: LaunchRequest, mark: str) -> dict[str, str]:
 
     The folder that holds the running `harness` comes first on the import path unless it is installed; the
     user's folder is handed over in GRPO_VERIFY_USER_PATH, for `append_user_path`. One thread a rank, because
-    the number of threads changes the order of sums. gloo stays on the loopback device unless told otherwise.
+    the number of threads changes the order of sums. gloo and NCCL stay on the loopback device, whatever the
+    user's shell says for runs over several nodes, and torchrun shares no store over TCP.
     """
     kept = {name: value for name, value in os.environ.items() if not _is_foreign(name)}
     return {
-        "GLOO_SOCKET_IFNAME": _loopback(),
         **kept,
+        **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PYTHONPATH": os.pathsep.join(_import_path(kept.get("PYTHONPATH", ""))),
         "PYTHONSAFEPATH": "1",
         "OMP_NUM_THREADS": "1",

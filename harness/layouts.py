@@ -9,6 +9,8 @@ Layout = tuple[int, int]
 BASELINE: Layout = (1, 1)
 DEFAULT_CPU_RANKS = 4
 MOST_CPU_RANKS = 64
+DEFAULT_VIRTUAL_DEGREE = 8
+MOST_VIRTUAL: Layout = (64, 512)
 
 
 def named(layout: Layout) -> str:
@@ -20,12 +22,13 @@ def layouts_of(config: RunConfig, available_ranks: int | None) -> tuple[Layout, 
     """The layouts to run, by number of ranks and then TP degree; an explicit list stays as it is given.
 
     With --tp N and --dp M every (t, d) where t divides N and d divides M; with neither, every layout that
-    the devices reach, or 4 ranks on the CPU.
+    the devices reach, or 4 ranks on the CPU, or with virtual ranks those of --tp 8 --dp 8.
     """
     if config.layouts:
         return config.chosen_layouts
-    if asks_for_degrees(config):
-        reached = [(tp, dp) for tp in divisors(config.tp or 1) for dp in divisors(config.dp or 1)]
+    if asks_for_degrees(config) or config.virtual:
+        alone = 1 if asks_for_degrees(config) else DEFAULT_VIRTUAL_DEGREE
+        reached = [(tp, dp) for tp in divisors(config.tp or alone) for dp in divisors(config.dp or alone)]
     else:
         ranks = min(available_ranks or DEFAULT_CPU_RANKS, MOST_CPU_RANKS)
         reached = [(tp, dp) for tp in range(1, ranks + 1) for dp in range(1, ranks // tp + 1)]
@@ -59,7 +62,9 @@ def short_of_devices(layout: Layout, available_ranks: int | None) -> str | None:
 
 
 def rank_problems(config: RunConfig, layouts: tuple[Layout, ...], device: str) -> list[Problem]:
-    """More ranks than a CPU run may have."""
+    """More ranks than a CPU run, or degrees than a virtual layout, may have."""
+    if config.virtual:
+        return _virtual_problems(config, layouts)
     if device != "cpu":
         return []
     largest = max(layouts, key=lambda layout: layout[0] * layout[1])
@@ -69,6 +74,15 @@ def rank_problems(config: RunConfig, layouts: tuple[Layout, ...], device: str) -
     where = " ".join(config.where(name) for name in ("layouts", "tp", "dp") if config.is_given(name))
     expected = f"at most {MOST_CPU_RANKS} ranks on the CPU"
     return [Problem("request.ranks", where, expected, f"{ranks} (layout {named(largest)})")]
+
+
+def _virtual_problems(config: RunConfig, layouts: tuple[Layout, ...]) -> list[Problem]:
+    too_large = [each for each in layouts if each[0] > MOST_VIRTUAL[0] or each[1] > MOST_VIRTUAL[1]]
+    if not too_large:
+        return []
+    expected = f"virtual layouts up to {named(MOST_VIRTUAL)}"
+    where = " ".join(config.where(name) for name in ("layouts", "tp", "dp") if config.is_given(name))
+    return [Problem("request.ranks", where, expected, named(too_large[-1]))]
 
 
 def degree_problems(

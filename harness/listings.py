@@ -1,10 +1,11 @@
-"""Plain lists for `grpo-verify config` and `grpo-verify ops`."""
+"""Plain lists: settings, ops, and the plan of a run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 
+from harness.planned import BatchPlan, Plan, PlannedCase
 from harness.run_config import RunConfig
 
 
@@ -23,6 +24,27 @@ def settings_text(config: RunConfig) -> str:
 def ops_text(rows: Iterable[Mapping[str, str]]) -> str:
     """Ops and backends as the registry describes them; `status` is `available` or the reason why not."""
     return _columns([(row["op"], row["backend"], _state(row["status"])) for row in rows])
+
+
+def plan_text(plan: Plan) -> str:
+    """What would run, case by case, with what is skipped and why; the batches and their sizes first."""
+    head = f"{plan.ranks} ranks on {plan.device} over {plan.transport}, op {plan.op}\n"
+    batches = [(name, _sizes(batch), "; ".join(batch.notes)) for name, batch in plan.batches.items()]
+    cases = [(case.name, f"expects {case.expect}", _fate(case)) for case in plan.cases]
+    count = sum(case.skip is None for case in plan.cases)
+    tail = f"{count} cases to run, {len(plan.cases) - count} skipped\n"
+    notes = "".join(f"note: {note}\n" for note in plan.notes)
+    return "\n".join([head, _columns(batches), _columns(cases), tail + notes])
+
+
+def _sizes(batch: BatchPlan) -> str:
+    geometry, logprob = batch.contract.geometry, batch.contract.logprob
+    slots = f"{geometry.num_sequences} x {geometry.padded_seq_len} slots"
+    return f"{slots}, vocabulary {logprob.real_vocab_size} in {logprob.num_vocab_tiles} tiles"
+
+
+def _fate(case: PlannedCase) -> str:
+    return f"{case.ranks} ranks" if case.skip is None else f"skipped: {case.skip}"
 
 
 def _state(status: str) -> str:

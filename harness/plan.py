@@ -16,7 +16,7 @@ from harness.layouts import (
     layouts_of,
     rank_problems,
 )
-from harness.planned import BatchPlan, Plan, PlannedCase
+from harness.planned import BatchPlan, Plan, PlannedCase, Transport
 from harness.planned_batches import control_batch, plan_batches
 from harness.planned_cases import PlantedFault, plan_cases
 from harness.run_config import RequestError, RunConfig
@@ -32,6 +32,8 @@ def make_plan(
     faults: Sequence[PlantedFault],
     captures: Mapping[str, CaptureHeader | InputError] | None = None,
     cores: int | None = None,
+    transport: Transport = "gloo",
+    ranks_per_device: int = 1,
 ) -> Plan:
     """Plan a run of `config` on a device that holds `available_ranks` ranks (None: no limit, as on the CPU).
 
@@ -40,7 +42,7 @@ def make_plan(
     cannot hold, degrees that a batch cannot fill.
     """
     layouts = layouts_of(config, available_ranks)
-    batches, problems = plan_batches(config, captures or {})
+    batches, problems = plan_batches(config, captures or {}, layouts)
     problems = [*rank_problems(config, layouts, device), *problems]
     if asks_for_degrees(config):
         for batch in batches.values():
@@ -50,12 +52,14 @@ def make_plan(
     if config.controls != "off" and faults:
         batches[CONTROL.name] = control_batch()
     cases = plan_cases(config, batches, layouts, faults, available_ranks)
-    ranks = max([case.ranks for case in cases if case.skip is None], default=1)
+    ranks = 1 if config.virtual else max([case.ranks for case in cases if case.skip is None], default=1)
     return Plan(
         op=config.op,
         backend=config.backend,
         device=device,
         dtype=config.dtype,
+        transport=transport,
+        ranks_per_device=ranks_per_device,
         ranks=ranks,
         timeout=config.timeout,
         batches=batches,

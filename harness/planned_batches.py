@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo_contract import ContractError, InputError, Problem
-from harness.batch_spec import BUILT_IN, CONTROL, FAMILIES, contract_for, expand
+from harness.batch_spec import BUILT_IN, CONTROL, FAMILIES, SWEPT, BatchSpec, contract_for, expand
 from harness.capture import capture_contract
 from harness.capture_header import CaptureHeader
 from harness.config_problems import relocated, suggestion
+from harness.enlarge import enlarged
+from harness.layouts import Layout
 from harness.planned import BatchPlan
 from harness.run_config import RunConfig
+from harness.sweep import swept
 
 SUFFIX = ".safetensors"
 
@@ -23,23 +26,28 @@ def is_capture(name: str) -> bool:
 
 
 def plan_batches(
-    config: RunConfig, captures: Mapping[str, CaptureHeader | InputError]
+    config: RunConfig, captures: Mapping[str, CaptureHeader | InputError], layouts: Sequence[Layout]
 ) -> tuple[dict[str, BatchPlan], list[Problem]]:
     """The batches of `config` by name, in order, and all that is wrong with them."""
     batches: dict[str, BatchPlan] = {}
     problems: list[Problem] = []
-    for asked in config.batch:
+    for asked in _asked(config):
         names = (asked,) if is_capture(asked) else expand(asked)
         if not names:
             problems.append(_unknown(asked, config))
         for name in names:
             try:
-                batch = _plan_batch(name, config, captures, batches)
+                planned = _plan_batch(name, config, captures, batches, layouts)
             except (ContractError, InputError) as error:
                 problems += [_placed(problem, name, config) for problem in error.problems]
             else:
-                batches[batch.name] = batch
+                batches |= {batch.name: batch for batch in planned}
     return batches, problems
+
+
+def _asked(config: RunConfig) -> tuple[str, ...]:
+    """The batches by name; a sweep for which none was named moves the small one."""
+    return (SWEPT,) if config.sweep and not config.is_given("batch") else config.batch
 
 
 def control_batch() -> BatchPlan:
@@ -54,10 +62,10 @@ def _plan_batch(
     config: RunConfig,
     captures: Mapping[str, CaptureHeader | InputError],
     taken: Mapping[str, BatchPlan],
-) -> BatchPlan:
+    layouts: Sequence[Layout],
+) -> tuple[BatchPlan, ...]:
     if not is_capture(name):
-        spec = BUILT_IN[name]
-        return BatchPlan(name=name, source="builtin", spec=spec, contract=contract_for(spec, config))
+        return tuple(_built_in(spec, config, layouts) for spec in swept(BUILT_IN[name], config.sweep))
     header = captures[name]
     if isinstance(header, InputError):
         raise header
@@ -70,7 +78,16 @@ def _plan_batch(
     short = Path(name).stem
     is_free = short not in BUILT_IN and short not in taken and short != CONTROL.name
     shown = short if is_free else name
-    return BatchPlan(name=shown, source="capture", path=header.path.resolve(), contract=contract, notes=notes)
+    path = header.path.resolve()
+    return (BatchPlan(name=shown, source="capture", path=path, contract=contract, notes=notes),)
+
+
+def _built_in(spec: BatchSpec, config: RunConfig, layouts: Sequence[Layout]) -> BatchPlan:
+    note = None
+    if config.virtual:
+        spec, note = enlarged(spec, max(tp for tp, _ in layouts), max(dp for _, dp in layouts))
+    contract = contract_for(spec, config)
+    return BatchPlan(name=spec.name, source="builtin", spec=spec, contract=contract, notes=(note,) if note else ())
 
 
 def _unknown(name: str, config: RunConfig) -> Problem:

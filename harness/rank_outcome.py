@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from harness.diagnosis.patterns import Pattern
+from harness.diagnosis.shares import heat_map, shares
+from harness.diagnosis.verdict import Evidence, diagnose, gather_evidence
 from harness.drift import Drift
 from harness.planned import PlannedCase
 from reports.cases import CaseResult, FirstDrift, Layout, QuantityResult, Rank
@@ -18,13 +21,17 @@ FACTOR_IS_ONE = 1e-3
 
 
 class RankOutcome(BaseModel):
-    """One rank's part: what it compared, or the error that refused the call. Times are in seconds."""
+    """One rank's part: what it compared, or the error that refused the call. Times are in seconds.
+
+    `stages` are comparisons of what the op shows between its inputs and its quantities; they only explain.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tp_rank: int
     dp_rank: int
     drifts: tuple[Drift, ...] = ()
+    stages: tuple[Drift, ...] = ()
     error: tuple[str, str] | None = None
     inconclusive: str | None = None
     notes: tuple[str, ...] = ()
@@ -37,14 +44,16 @@ def case_result(
     outcomes: Sequence[RankOutcome],
     *,
     transport: str,
+    power: Mapping[str, float] | None = None,
     must_show: tuple[str, ...] = (),
     pattern: str | None = None,
 ) -> CaseResult:
     """Join the ranks' reports. `must_show` names the quantities of which one must drift for a planted fault.
 
-    `pattern` is what the drift of that quantity must look like.
+    `pattern` is what the drift of that quantity must look like. `power` is the measured chance, by quantity,
+    that another summation order would show on this batch.
     """
-    quantities = tuple(_quantity(parts) for parts in _by_name(outcomes))
+    quantities = tuple(_quantity(parts, power or {}) for parts in _by_name(outcomes))
     verdict, reason = _verdict(outcomes, quantities)
     if verdict is Verdict.DRIFT and must_show:
         verdict, reason = _judge_fault(quantities, must_show, pattern)
@@ -61,7 +70,13 @@ def case_result(
         quantities=quantities,
         seconds=max(outcome.seconds for outcome in outcomes),
         notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        diagnosis=diagnose(_evidence(outcomes), case.layout),
     )
+
+
+def _evidence(outcomes: Sequence[RankOutcome]) -> dict[str, Evidence]:
+    ranks = [((each.tp_rank, each.dp_rank), (*each.stages, *each.drifts)) for each in outcomes]
+    return gather_evidence(ranks)
 
 
 def _by_name(outcomes: Sequence[RankOutcome]) -> Iterable[list[tuple[RankOutcome, Drift]]]:
@@ -98,21 +113,22 @@ def _judge_fault(
     return Verdict.CAUGHT, f"seen in {', '.join(each.name for each in shown)}"
 
 
-def _quantity(parts: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
+def _quantity(parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float]) -> QuantityResult:
     drifts = [drift for _, drift in parts]
     distinct = {drift.shard: drift for drift in drifts}.values()
     elements = sum(drift.elements for drift in distinct)
     nonzero = sum(drift.nonzero for drift in distinct)
     seen = [(outcome, drift) for outcome, drift in parts if drift.mismatched]
-    powerless = drifts[0].floating and nonzero == 0 and not seen
+    chance = 0.0 if drifts[0].floating and nonzero == 0 else power.get(drifts[0].name)
+    powerless = chance == 0.0 and not seen
     result = QuantityResult(
         name=drifts[0].name,
         verdict=Verdict.DRIFT if seen else Verdict.INCONCLUSIVE if powerless else Verdict.MATCH,
         elements=elements,
         nonzero_share=nonzero / elements if elements else 0.0,
-        power=0.0 if powerless else None,
+        power=chance,
     )
-    return _with_drift(result, seen) if seen else result
+    return _with_drift(result, parts, seen) if seen else result
 
 
 def _mismatched(drifts: Sequence[Drift]) -> int:
@@ -123,8 +139,11 @@ def _mismatched(drifts: Sequence[Drift]) -> int:
     return sum(worst.values())
 
 
-def _with_drift(result: QuantityResult, seen: list[tuple[RankOutcome, Drift]]) -> QuantityResult:
+def _with_drift(
+    result: QuantityResult, parts: list[tuple[RankOutcome, Drift]], seen: list[tuple[RankOutcome, Drift]]
+) -> QuantityResult:
     drifts = [drift for _, drift in seen]
+    evidence = Evidence(result.name, tuple(((o.tp_rank, o.dp_rank), drift) for o, drift in parts))
     owner, first = min(seen, key=lambda pair: (pair[1].first is None, pair[1].first or ()))
     sizes = [drift.max_abs for drift in drifts]
     return result.model_copy(
@@ -134,9 +153,22 @@ def _with_drift(result: QuantityResult, seen: list[tuple[RankOutcome, Drift]]) -
             "max_abs": math.nan if any(map(math.isnan, sizes)) else max(sizes),
             "first": _first(owner, first),
             "sequences": tuple(sorted({s for drift in drifts for s in drift.sequences})),
-            "pattern": pattern_of(drifts, result.nonzero_share or 0.0, result.elements),
+            "pattern": _pattern(evidence) or pattern_of(drifts, result.nonzero_share or 0.0, result.elements),
+            **_counts(evidence),
         }
     )
+
+
+def _pattern(evidence: Evidence) -> str | None:
+    return None if evidence.fit.pattern is Pattern.UNKNOWN else str(evidence.fit)
+
+
+def _counts(evidence: Evidence) -> dict[str, object]:
+    tally = evidence.tally
+    if tally is None:
+        return {}
+    counts = {"ulp_histogram": tally.ulps, "not_numbers": tally.not_numbers}
+    return {**counts, "shares": shares(evidence), "heat_map": heat_map(tally)}
 
 
 def _first(owner: RankOutcome, drift: Drift) -> FirstDrift:

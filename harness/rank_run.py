@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from functools import partial
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo_contract import GRPOVerifyError, ShardingSpec
+from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness import batches
 from harness.candidate import Groups, baseline_part, is_part, origin_of, run_candidate
 from harness.comparison import compare
@@ -21,15 +20,19 @@ from harness.exchange import gather_texts
 from harness.fault_run import FaultRun, pick_seed
 from harness.ops import LossOp, resolve
 from harness.planned import BatchPlan, Plan, PlannedCase
+from harness.power import measure_power
+from harness.rank_groups import device_of, join, layout_groups
 from harness.rank_outcome import RankOutcome, case_result
 from harness.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.status import CaseRef, Phase, StatusWriter
+from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
+from loss_ops.controls import contract_on_rank
 from loss_ops.faults import FAULTS
 
 Layout = tuple[int, int]
 Quantities = dict[str, Tensor]
-START_UP_SECONDS = 300
+NO_SEED = "no seed was found on which this fault would show"
 
 
 class RankRun:
@@ -37,20 +40,19 @@ class RankRun:
 
     def __init__(self, plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
         self.plan, self.rundir, self.rank, self.status = plan, rundir, rank, status
-        self.device = torch.device(f"cuda:{local_rank}" if plan.device == "cuda" else "cpu")
+        self.device = device_of(plan, local_rank)
         self._groups: dict[Layout, Groups] = {}
         self._batch: tuple[tuple[str, int | None], GlobalBatch] | None = None
         self._baseline: tuple[tuple[object, ...], Quantities] | None = None
-
-    @property
-    def transport(self) -> str:
-        """What carries the ranks' tensors."""
-        return "nccl" if self.plan.device == "cuda" else "gloo"
+        self._power: tuple[tuple[str, int | None], dict[str, float]] | None = None
 
     def run(self) -> None:
         """Join, run all cases, leave."""
         self._resolve_op()
-        self._join()
+        join(self.plan, self.device, self.rundir)
+        if self.plan.transport != "virtual":
+            layouts = [case.layout for case in self.plan.cases if case.skip is None]
+            self._groups = layout_groups(layouts, self.rank)
         if self.rank == 0:
             write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
         self.status.update(phase=Phase.READY)
@@ -60,26 +62,10 @@ class RankRun:
         dist.barrier()
         dist.destroy_process_group()
 
-    def _join(self) -> None:
-        if self.plan.device == "cuda":
-            torch.cuda.set_device(self.device)
-        backend = "cpu:gloo,cuda:nccl" if self.plan.device == "cuda" else "gloo"
-        # The launcher's deadline is the one that counts; this one only has to be later.
-        dist.init_process_group(backend, timeout=timedelta(seconds=self.plan.timeout + START_UP_SECONDS))
-        layouts = sorted({case.layout for case in self.plan.cases if case.skip is None})
-        self._groups = {layout: self._new_groups(layout) for layout in layouts}
-
-    def _new_groups(self, layout: Layout) -> Groups:
-        tp, dp = layout
-        lines_tp = [[d * tp + t for t in range(tp)] for d in range(dp)] if tp > 1 else []
-        lines_dp = [[d * tp + t for d in range(dp)] for t in range(tp)] if dp > 1 else []
-        return Groups(self._own_group(lines_tp), self._own_group(lines_dp))
-
-    def _own_group(self, lines: list[list[int]]) -> dist.ProcessGroup | None:
-        made = [(line, dist.new_group(line)) for line in lines]
-        return next((group for line, group in made if self.rank in line), None)
-
     def _run(self, case: PlannedCase) -> None:
+        if self.plan.transport == "virtual":
+            self._run_virtual(case)
+            return
         takes_part = self.rank < case.ranks
         self.status.update(case=CaseRef(index=case.index, name=case.name), idle=not takes_part)
         seed = self._fault_seed(case) if case.fault else case.seed
@@ -96,11 +82,43 @@ class RankRun:
         result = case_result(
             case,
             outcomes,
-            transport=self.transport,
+            transport=self.plan.transport,
+            power=self._power_of(case) if case.expect == "match" and not outcomes[0].error else {},
             must_show=fault.quantities if fault else (),
             pattern=fault.pattern if fault else None,
         )
         self.rundir.write_case(case.index, result.model_dump_json())
+
+    def _run_virtual(self, case: PlannedCase) -> None:
+        self.status.update(case=CaseRef(index=case.index, name=case.name), phase=Phase.FORWARD)
+        started = time.perf_counter()
+        seed = self._fault_seed(case) if case.fault else case.seed
+        try:
+            outcomes = self._virtual_outcomes(case, seed)
+        except GRPOVerifyError as error:
+            outcomes = [RankOutcome(tp_rank=0, dp_rank=0, error=(error.code, str(error)))]
+        spent = {"seconds": time.perf_counter() - started, "seed": seed}
+        self._write(case, [each.model_copy(update=spent) for each in outcomes])
+
+    def _virtual_outcomes(self, case: PlannedCase, seed: int | None) -> list[RankOutcome]:
+        planned = self.plan.batches[case.batch]
+        if case.fault and seed is None and planned.source == "builtin":
+            return [RankOutcome(tp_rank=0, dp_rank=0, inconclusive=NO_SEED)]
+        batch = self._batch_of(planned, seed)
+        if case.fault:
+            fault = FaultRun(case.fault, self._good_op(batch))
+            contracts = partial(contract_on_rank, fault.fault.name, batch.contract)
+            return run_virtual_case(fault.op, batch, case.layout, fault.baseline(batch), contracts)
+        expected = self._baseline_of(case, seed, self._op, batch)
+        return run_virtual_case(self._op, batch, case.layout, expected, repeat=case.repeat)
+
+    def _power_of(self, case: PlannedCase) -> dict[str, float]:
+        """Measured once a batch and seed."""
+        key = (case.batch, case.seed)
+        if self._power is None or self._power[0] != key:
+            batch = self._batch_of(self.plan.batches[case.batch], case.seed)
+            self._power = (key, measure_power(batch))
+        return self._power[1]
 
     def _outcome(self, case: PlannedCase, seed: int | None) -> RankOutcome:
         started = time.perf_counter()
@@ -112,8 +130,7 @@ class RankRun:
         except GRPOVerifyError as error:
             return outcome.model_copy(update={"error": (error.code, str(error))})
         if found is None:
-            reason = "no seed was found on which this fault would show"
-            return outcome.model_copy(update={"inconclusive": reason})
+            return outcome.model_copy(update={"inconclusive": NO_SEED})
         return outcome.model_copy(update={"drifts": found, "seconds": time.perf_counter() - started})
 
     def _compare_case(
@@ -128,13 +145,15 @@ class RankRun:
             expected = fault.baseline(batch)
             got = fault.candidate(batch, sharding, groups, self.status)
             return self._compare(expected, got, sharding)
-        op = self._op
-        expected = self._baseline_of(case, seed, op, batch)
-        runs = [run_candidate(op, batch, sharding, groups, self.status) for _ in range(case.repeat)]
+        expected = self._baseline_of(case, seed, self._op, batch)
+        runs = [run_candidate(self._op, batch, sharding, groups, self.status) for _ in range(case.repeat)]
         repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
         return (*self._compare(expected, runs[0], sharding), *(drift for found in repeats for drift in found))
 
     def _compare(self, expected: Quantities, got: Quantities, sharding: ShardingSpec) -> tuple[Drift, ...]:
+        if expected.keys() != got.keys():
+            there, here = ", ".join(expected), ", ".join(got)
+            raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
         return tuple(
             compare(
                 name,
@@ -144,7 +163,6 @@ class RankRun:
                 sharded=is_part(name, value, sharding),
             )
             for name, value in got.items()
-            if name in expected
         )
 
     def _repeat(self, first: Quantities, again: Quantities, sharding: ShardingSpec, run: int) -> list[Drift]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from grpo_contract import GRPOVerifyError, InputError, Problem
 from harness.capture import check_capture
 from harness.capture_header import CaptureHeader, read_header
-from harness.devices import Machine, resolve_device, this_machine
+from harness.devices import Machine, this_machine
 from harness.op_names import check_op
 from harness.plan import Plan, PlantedFault, make_plan
 from harness.planned_batches import is_capture
 from harness.run_config import RequestError, RunConfig
+from harness.seating import seat
 
 
 def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
@@ -25,14 +26,16 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     check_op(config)
     check_out(config)
     found = machine or this_machine()
-    device, ranks = resolve_device(config, found)
+    seating = seat(config, found)
     plan = make_plan(
         config,
-        device=device,
-        available_ranks=ranks,
+        device=seating.device,
+        available_ranks=seating.available_ranks,
         faults=planted_faults(),
         captures=read_captures(config),
         cores=found.cores,
+        transport=seating.transport,
+        ranks_per_device=seating.ranks_per_device,
     )
     check_values(plan)
     return plan

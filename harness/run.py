@@ -57,7 +57,7 @@ def make_report(
     seconds: float,
 ) -> Report:
     """The report of what was finished, and of why the rest was not."""
-    refusals = _refusals(outcome)
+    refusals = refusals_of(outcome)
     broken = outcome.kind not in (OutcomeKind.FINISHED, OutcomeKind.INTERRUPTED) and not refusals
     cases = _without_hollow_matches(
         [finished.get(case.index) or _unfinished(case, outcome) for case in plan.cases]
@@ -75,13 +75,13 @@ def make_report(
         contract={name: contract.model_dump(mode="json") for name, contract in batches.items()},
         numeric_fingerprint=next(iter(prints.values())) if len(prints) == 1 else fingerprint(prints),
         preflight=_preflight_line(cases),
-        culprit=_culprit(outcome, rundir),
+        culprit=culprit_line(outcome, rundir),
         notes=[*plan.notes, *(note for batch in plan.batches.values() for note in batch.notes)],
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
 
 
-def _refusals(outcome: LaunchOutcome) -> list[ReportError]:
+def refusals_of(outcome: LaunchOutcome) -> list[ReportError]:
     """A rank that failed with one of our own errors was asked for something wrong; that is no break."""
     error = outcome.error
     if error is None or error.code not in ERROR_CLASSES:
@@ -89,7 +89,7 @@ def _refusals(outcome: LaunchOutcome) -> list[ReportError]:
     return [ReportError(code=error.code, message=error.message)]
 
 
-def _culprit(outcome: LaunchOutcome, rundir: RunDir) -> str | None:
+def culprit_line(outcome: LaunchOutcome, rundir: RunDir) -> str | None:
     if outcome.culprit is None:
         return None
     words = [outcome.culprit.reason]
@@ -107,7 +107,7 @@ def _unfinished(case: PlannedCase, outcome: LaunchOutcome) -> CaseResult:
     if case.skip is None:
         reason = "not run: the run ended before it"
         if at_fault and culprit is not None:
-            verdict = Verdict.REFUSED if _refusals(outcome) else Verdict.FAILED
+            verdict = Verdict.REFUSED if refusals_of(outcome) else Verdict.FAILED
             reason = culprit.reason
     return CaseResult(
         name=case.name,

@@ -28,6 +28,7 @@ from grpo_contract import (
     TokenNormalizer,
 )
 from harness.config_problems import contract_problems, from_pydantic
+from harness.sweep_axes import parse as parse_sweep
 from reports.formats import RENDERERS
 
 OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -65,6 +66,16 @@ def _listed(value: object) -> object:
         return value
     split = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
     return tuple(dict.fromkeys(part.strip() if isinstance(part, str) else part for part in split))
+
+
+def _many(value: object) -> object:
+    """One text or several, commas kept, as a tuple without repeats."""
+    return tuple(dict.fromkeys([value] if isinstance(value, str) else value)) if value else ()  # type: ignore[call-overload]
+
+
+def _sweep(value: str) -> str:
+    parse_sweep(value)
+    return value
 
 
 def _one_of(value: object) -> object:
@@ -116,6 +127,10 @@ class RunConfig(BaseModel):
     layouts: Annotated[tuple[Layout, ...], BeforeValidator(_listed)] = _setting(
         (), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp"
     )
+    virtual: bool = _setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
+    ranks_per_device: Count | None = _setting(
+        None, "ranks that share a GPU, over gloo; by default as few as the degrees need"
+    )
     op: Annotated[str, AfterValidator(_op)] = _setting(
         "grpo_loss", "the loss to verify: a registered name or package.module:attribute"
     )
@@ -125,6 +140,9 @@ class RunConfig(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the loss runs")
     dtype: LogitsDtype = _setting(LogitsDtype.FLOAT32, "logits of built-in batches")
+    sweep: Annotated[tuple[Annotated[str, AfterValidator(_sweep)], ...], BeforeValidator(_many)] = _setting(
+        (), "multiplies the built-in batches: seq_len=32,4096, groups=straddle,aligned, raggedness=..., or default"
+    )
     seed: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
         (0,), "seed of built-in batches; repeat or separate by commas"
     )
@@ -148,6 +166,7 @@ class RunConfig(BaseModel):
     )
     repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
     timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
+    dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
     format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")

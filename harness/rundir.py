@@ -5,6 +5,7 @@
     cases/NNNNN.json        one finished case each
     logs/                   what the launcher and the ranks printed
     stacks/rank-R.txt       rank R's stacks, written when the launcher asks for them
+    rendezvous, store       where torchrun and the ranks meet: files, so that no socket listens to the network
 
 The directory is private to its owner (0700, files 0600). JSON files are replaced in one step, so that a
 reader sees the old text or the new one, never half of either.
@@ -88,6 +89,16 @@ class RunDir:
     def launcher_log(self) -> Path:
         """What the launched command itself printed, stdout and stderr together."""
         return self.logs / "launcher.log"
+
+    @property
+    def rendezvous(self) -> Path:
+        """The file through which torchrun agrees with itself."""
+        return self.path / "rendezvous"
+
+    @property
+    def store(self) -> Path:
+        """The file through which the ranks find each other."""
+        return self.path / "store"
 
     def status(self, rank: int) -> Path:
         """Where rank `rank` says how far it is."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+Body = Callable[[object, int, int, object], None]
+"""What a rank does: run directory, rank, local rank, status writer."""
 
-def main(arguments: list[str]) -> int:
-    """Run the plan of the run directory `arguments[0]` as rank RANK of WORLD_SIZE."""
+
+def main(arguments: list[str], body: Body | None = None) -> int:
+    """Run the plan of the run directory `arguments[0]` as rank RANK of WORLD_SIZE; another `body` runs another."""
     # Importing torch makes many objects that live for ever; collecting among them costs a quarter of start-up.
     gc.disable()
     from harness.guard import install_parent_guard
@@ -25,7 +29,7 @@ def main(arguments: list[str]) -> int:
     install_stack_dump(rundir, rank)
     append_user_path()
     try:
-        _run(rundir, rank, local_rank, status)
+        (body or _run)(rundir, rank, local_rank, status)
     except Exception as error:
         status.fail(error)
         return 1

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from torch import Tensor
+
 from grpo_contract import InputError, Problem, error_from
 from loss_ops.gather import Program
 from loss_ops.inputs import LossInputs
@@ -40,6 +42,16 @@ def checked_program(
     Raises ContractError or InputError for what a rank found in its own call, PreflightError where ranks
     disagree, InputError naming [sequence, token] for a value that overflowed or was not finite.
     """
+    yield from agreement(call, checks, grad_scale)
+    inputs = call.inputs()
+    state = yield from loss_program(inputs, stages, grad_scale=grad_scale, observe=observe)
+    if checks.validate == "full":
+        _check_totals(state.totals_B)
+    return inputs, state
+
+
+def agreement(call: LossCall, checks: Checks, grad_scale: float = 1.0) -> Program[None]:
+    """Validate this rank's call and, where asked for, compare it with all others; raises as `checked_program`."""
     problems = [*call.structure_problems(), *_option_problems(checks, grad_scale)]
     if checks.validate == "full" and not problems:
         problems = call.value_problems()
@@ -47,11 +59,6 @@ def checked_program(
         yield from preflight(call, checks.backend, problems, grad_scale, _group_sizes(call))
     elif problems:
         raise error_from(problems)
-    inputs = call.inputs()
-    state = yield from loss_program(inputs, stages, grad_scale=grad_scale, observe=observe)
-    if checks.validate == "full":
-        _check_totals(state.totals_B)
-    return inputs, state
 
 
 def _group_sizes(call: LossCall) -> tuple[int, int]:
@@ -71,17 +78,16 @@ def _option_problems(checks: Checks, grad_scale: float) -> list[Problem]:
 
 
 def _check_totals(totals_B: SequenceTotals) -> None:
-    if not bool((totals_B.active_tokens > 0).any()):
-        raise InputError(
-            Problem(
-                "input.no_active_tokens",
-                "completion_mask",
-                "an active token in the batch",
-                "no active tokens",
-            )
-        )
+    check_active(totals_B.active_tokens)
     if bool((totals_B.code != 0).any()):
         raise InputError(_non_finite(totals_B))
+
+
+def check_active(active_tokens_B: Tensor) -> None:
+    """Raise InputError when no sequence of the whole batch has an active token."""
+    if not bool((active_tokens_B > 0).any()):
+        got = "no active tokens"
+        raise InputError(Problem("input.no_active_tokens", "completion_mask", "an active token in the batch", got))
 
 
 def _non_finite(totals_B: SequenceTotals) -> list[Problem]:

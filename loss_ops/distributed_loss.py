@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, Validate, checked_program
+from loss_ops.fixed_batch import FixedBatch
 from loss_ops.identity_cache import IdentityCache
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_call import LossCall
@@ -61,6 +62,7 @@ class DistributedGRPOLossOp:
         validate: Validate = "full",
         preflight: Preflight = "always",
         observe: Observer | None = None,
+        fixed: FixedBatch | None = None,
     ) -> GRPOLossResult:
         """The loss of the whole batch from this rank's shard; gradients flow into `policy_local_logits` only.
 
@@ -78,11 +80,15 @@ class DistributedGRPOLossOp:
         `validate="full"` checks shapes and values and waits for the device; "off" checks shapes only. `preflight`
         compares all ranks on every call, on the first call of these groups ("once"), or never.
 
+        With `fixed` the call is a part of that batch (see `FixedBatch.apply`): no rank is asked over DP.
+
         Raises ContractError, InputError or PreflightError, the same on every rank.
         """
         place = sharding or _single_places.get((contract,), _single_place)
         tp, dp = process_group(tp_group), process_group(dp_group)
         sizes = (None if tp is None else tp.size(), None if dp is None else dp.size())
+        if fixed is not None:
+            sizes, preflight = (sizes[0], place.dp_degree), "off"
         call = LossCall(
             policy_local_logits, action_ids, old_logps, rewards, contract, place, completion_mask,
             ref_local_logits, sizes,
@@ -94,9 +100,12 @@ class DistributedGRPOLossOp:
         wanted = preflight == "always" or (preflight == "once" and key not in self._agreed)
         checks = Checks(validate, wanted, self.identity)
         program = checked_program(call, self.stages, checks, grad_scale=grad_scale, observe=observe)
+        if fixed is not None:
+            program = fixed.answering(program, place)
         with torch.no_grad():
             inputs, state = RealRanks(tp, dp, self.on_collective).run(program)
-        self._agreed.add(key)
+        if fixed is None:
+            self._agreed.add(key)
         loss = attach_gradient(policy_local_logits, inputs, state, self.stages)
         return GRPOLossResult.of(state, loss, self._provenance(contract, place))
 
@@ -139,7 +148,7 @@ class _AnalyticGradient(torch.autograd.Function):
         in_place = state.written is not None and state.written.inplace
         ctx.save_for_backward(*(() if in_place else (logits,)))
         ctx.inputs, ctx.state, ctx.stages, ctx.shape = inputs, state, stages, logits.shape
-        return state.loss.clone()
+        return state.own_loss()
 
     @staticmethod
     @once_differentiable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -23,7 +23,7 @@ Observer = Callable[[str, Tensor], None]
 
 
 class Written(Protocol):
-    """A gradient that the forward has written already; `inplace` says that it replaced the logits."""
+    """A gradient that a program makes itself; `inplace` says that the forward put it in place of the logits."""
 
     inplace: bool
 
@@ -47,9 +47,9 @@ class LossState:
     clip_counts_4: Tensor | None = None
     written: Written | None = None
 
-    def with_written(self, written: Written) -> LossState:
-        """The same numbers with the gradient that the forward has written."""
-        return replace(self, written=written)
+    def own_loss(self) -> Tensor:
+        """The loss in memory of its own, for autograd to return."""
+        return self.loss.clone()
 
 
 def loss_program(
@@ -94,7 +94,8 @@ def staged_program(
     totals_B = gathered.once("totals", stages.assemble)
     scalars = yield from stages.scalars(totals_B, local_S, inputs)
     coefficient_N = _coefficient(terms, scalars, inputs, grad_scale).flatten()
-    return LossState(scalars, _loss(scalars, inputs), totals_B, advantages_B, softmaxes[0], coefficient_N)
+    loss = total_loss(scalars, inputs.contract.objective.beta)
+    return LossState(scalars, loss, totals_B, advantages_B, softmaxes[0], coefficient_N)
 
 
 def _advantages(inputs: LossInputs, stages: Stages) -> Program[Tensor]:
@@ -126,8 +127,8 @@ def _local_totals(
     return sequence_totals.sequence_totals(terms, logp_ST, ref_logp_ST, inputs.active_ST, sum_tokens)
 
 
-def _loss(scalars: Scalars, inputs: LossInputs) -> Tensor:
-    beta = inputs.contract.objective.beta
+def total_loss(scalars: Scalars, beta: float) -> Tensor:
+    """policy_loss + beta * kl; the policy loss alone at beta 0, whatever the KL holds."""
     return scalars.policy_loss + beta * scalars.kl if beta else scalars.policy_loss
 
 

@@ -1,15 +1,14 @@
-"""Group-relative advantages in Triton: one program normalizes one group, of any size."""
+"""Group-relative advantages in Triton: a program walks a group of any size, so none is too large."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from grpo_contract import AdvantageKind, StdEpsMode
-from loss_ops.triton_launch import MEMBER_CHUNK
+from loss_ops.triton_kernel import Part, launch
+from loss_ops.triton_launch import MEMBER_CHUNK, SMALL
 from loss_ops.triton_plan import Plan
 
 
@@ -29,8 +28,8 @@ def group_sum(rewards_ptr, begin, end, shift, mean, SQUARED: tl.constexpr, CHUNK
 
 
 @triton.jit
-def all_equal(rewards_ptr, begin, end, shift, CHUNK: tl.constexpr):
-    """1 where every reward of the group equals its first."""
+def count_different(rewards_ptr, begin, end, shift, CHUNK: tl.constexpr):
+    """How many rewards of the group differ from its first."""
     lane = tl.arange(0, CHUNK)
     different = tl.zeros([CHUNK], tl.int32)
     for first in range(begin, end, CHUNK):
@@ -38,27 +37,30 @@ def all_equal(rewards_ptr, begin, end, shift, CHUNK: tl.constexpr):
         inside = member < end
         value = tl.load(rewards_ptr + member, mask=inside, other=0.0).to(tl.float32)
         different += (inside & (value != shift)).to(tl.int32)
-    return tl.sum(different, 0) == 0
+    return tl.sum(different, 0)
 
 
-@triton.jit(do_not_specialize=["rewards_ptr", "offsets_ptr", "out_ptr", "eps"])
-def group_norm_kernel(
+@triton.jit
+def advantage_of(
     rewards_ptr,
-    offsets_ptr,
-    out_ptr,
+    begins_ptr,
+    ends_ptr,
+    member,
     eps,
     CHUNK: tl.constexpr,
     KIND: tl.constexpr,
     EPS_MODE: tl.constexpr,
 ):
-    """Advantages of one group: measured from its first reward, centred, divided by its spread."""
-    group = tl.program_id(0)
-    begin = tl.load(offsets_ptr + group)
-    end = tl.load(offsets_ptr + group + 1)
+    """Advantage of one sequence: measured from its group's first reward, centred, divided by the spread.
+
+    Exactly 0 in a group of equal rewards. `begins` and `ends` give the group of each sequence.
+    """
+    begin = tl.load(begins_ptr + member)
+    end = tl.load(ends_ptr + member)
     size = (end - begin).to(tl.float32)
     shift = tl.load(rewards_ptr + begin).to(tl.float32)
     mean = tl.div_rn(group_sum(rewards_ptr, begin, end, shift, 0.0, False, CHUNK), size)
-    divisor = 1.0
+    advantage = (tl.load(rewards_ptr + member).to(tl.float32) - shift) - mean
     if KIND != "mean_only":
         squares = group_sum(rewards_ptr, begin, end, shift, mean, True, CHUNK)
         count = size - 1.0 if KIND == "mean_std_sample" else size
@@ -69,30 +71,35 @@ def group_norm_kernel(
             divisor = tl.sqrt_rn(variance) + eps
         else:
             divisor = tl.maximum(tl.sqrt_rn(variance), eps)
-    equal = all_equal(rewards_ptr, begin, end, shift, CHUNK)
-    lane = tl.arange(0, CHUNK)
-    for first in range(begin, end, CHUNK):
-        member = first + lane
-        inside = member < end
-        centred = (tl.load(rewards_ptr + member, mask=inside, other=0.0).to(tl.float32) - shift) - mean
-        scaled = tl.div_rn(centred, tl.zeros([CHUNK], tl.float32) + divisor)
-        tl.store(out_ptr + member, tl.where(equal, 0.0, scaled) + 0.0, mask=inside)
+        advantage = tl.div_rn(advantage, divisor)
+    different = count_different(rewards_ptr, begin, end, shift, CHUNK)
+    return tl.where(different == 0, 0.0, advantage) + 0.0
 
 
-def launch_advantages(rewards_B: Tensor, plan: Plan) -> Tensor:
+@triton.jit(do_not_specialize=["rewards_ptr", "begins_ptr", "ends_ptr", "out_ptr", "eps"])
+def group_norm_kernel(
+    rewards_ptr,
+    begins_ptr,
+    ends_ptr,
+    out_ptr,
+    eps,
+    CHUNK: tl.constexpr,
+    KIND: tl.constexpr,
+    EPS_MODE: tl.constexpr,
+):
+    """Advantage of sequence program_id(0) into `out` [B]."""
+    member = tl.program_id(0)
+    advantage = advantage_of(rewards_ptr, begins_ptr, ends_ptr, member, eps, CHUNK, KIND, EPS_MODE)
+    tl.store(out_ptr + member, advantage)
+
+
+def launch_advantages(rewards_B: Tensor, plan: Plan, out_B: Tensor | Part) -> None:
     """[B] float32 advantages of the whole batch. Groups do not touch each other's bits."""
-    spec = plan.objective.advantage
-    out = torch.empty(rewards_B.shape, dtype=torch.float32, device=rewards_B.device)
-    group_norm_kernel[(plan.group_offsets.shape[0] - 1,)](
-        rewards_B,
-        plan.group_offsets,
-        out,
-        spec.std_eps,
-        CHUNK=MEMBER_CHUNK,
-        KIND=AdvantageKind(spec.kind).value,
-        EPS_MODE=StdEpsMode(spec.std_eps_mode).value,
-        num_warps=1,
-        num_stages=1,
-        enable_fp_fusion=False,
+    launch(
+        group_norm_kernel,
+        (rewards_B.shape[0], 1),
+        (rewards_B, *plan.group_of_sequence, out_B),
+        (plan.objective.advantage.std_eps,),
+        (MEMBER_CHUNK, *plan.advantage_constants),
+        SMALL,
     )
-    return out

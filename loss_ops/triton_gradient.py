@@ -3,6 +3,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +13,9 @@ from torch import Tensor
 from grpo_contract import ShardingSpec
 from loss_ops.inputs import Slots
 from loss_ops.logprob import Logprobs
-from loss_ops.triton_launch import GRADIENT_BLOCK, GRADIENT_WARPS, is_aligned, unit_columns
+from loss_ops.triton_kernel import Pointer, launch
+from loss_ops.triton_launch import GRADIENT_BLOCK, GRADIENT_WARPS, SMALL, is_aligned, unit_columns
+from loss_ops.vocab_shard import VocabShard
 
 
 @triton.jit
@@ -68,20 +72,20 @@ def write_gradient_block(
 
 @triton.jit(
     do_not_specialize=[
-        "logits_ptr", "gradient_ptr", "logits_stride", "gradient_stride", "actions_ptr", "coefficient_ptr",
-        "max_ptr", "log_sum_ptr", "upstream_ptr", "start", "stop", "columns", "inverse_temperature",
+        "logits_ptr", "gradient_ptr", "actions_ptr", "coefficient_ptr", "max_ptr", "log_sum_ptr", "upstream_ptr",
+        "logits_stride", "gradient_stride", "start", "stop", "columns", "inverse_temperature",
     ]
 )  # fmt: skip
 def gradient_kernel(
     logits_ptr,
     gradient_ptr,
-    logits_stride,
-    gradient_stride,
     actions_ptr,
     coefficient_ptr,
     max_ptr,
     log_sum_ptr,
     upstream_ptr,
+    logits_stride,
+    gradient_stride,
     start,
     stop,
     columns,
@@ -119,12 +123,22 @@ def gradient_kernel(
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class GradientInputs:
+    """What the gradient of N slots is made of; see `launch_gradient`."""
+
+    action_ids: Tensor
+    coefficient: Pointer
+    largest: Pointer
+    log_sum: Pointer
+    shard: VocabShard
+    inverse_temperature: float
+
+
 def launch_gradient(
     logits_NV: Tensor,
     out_NV: Tensor,
-    slots: Slots,
-    coefficient_N: Tensor,
-    softmax: Logprobs,
+    inputs: GradientInputs,
     *,
     upstream: Tensor | None = None,
     unless_one: bool = False,
@@ -136,29 +150,35 @@ def launch_gradient(
     """
     logits_NV = unit_columns(logits_NV)
     rows, columns = logits_NV.shape
-    shard = slots.shard
-    gradient_kernel[(rows * triton.cdiv(columns, GRADIENT_BLOCK),)](
-        logits_NV,
-        out_NV,
-        logits_NV.stride(0),
-        out_NV.stride(0),
-        slots.action_ids_N.contiguous(),
-        coefficient_N,
-        softmax.max_N,
-        softmax.log_sum_N,
-        coefficient_N if upstream is None else upstream,
-        shard.start,
-        shard.num_real_columns,
-        columns,
-        1.0 / slots.temperature,
-        BLOCK=GRADIENT_BLOCK,
-        ALIGNED=is_aligned(8, logits_NV, out_NV),
-        TEMPERED=slots.temperature != 1.0,
-        UPSTREAM=upstream is not None,
-        UNLESS_ONE=unless_one,
-        num_warps=GRADIENT_WARPS,
-        num_stages=1,
-        enable_fp_fusion=False,
+    shard, coefficient = inputs.shard, inputs.coefficient
+    launch(
+        gradient_kernel,
+        (rows * triton.cdiv(columns, GRADIENT_BLOCK), 1),
+        (
+            logits_NV,
+            out_NV,
+            inputs.action_ids.contiguous(),
+            coefficient,
+            inputs.largest,
+            inputs.log_sum,
+            coefficient if upstream is None else upstream,
+        ),
+        (
+            logits_NV.stride(0),
+            out_NV.stride(0),
+            shard.start,
+            shard.num_real_columns,
+            columns,
+            inputs.inverse_temperature,
+        ),
+        (
+            GRADIENT_BLOCK,
+            is_aligned(GRADIENT_BLOCK, logits_NV, out_NV),
+            inputs.inverse_temperature != 1.0,
+            upstream is not None,
+            unless_one,
+        ),
+        {**SMALL, "num_warps": GRADIENT_WARPS},
     )
     return out_NV
 
@@ -168,4 +188,10 @@ def logits_gradient(
 ) -> Tensor:
     """The stage `logits_gradient`: [N, V], contiguous, in the logits' dtype; nothing of the layout enters."""
     out = torch.empty_like(logits_NV, memory_format=torch.contiguous_format)
-    return launch_gradient(logits_NV, out, slots, coefficient_N, softmax)
+    coefficient, largest, log_sum = (
+        each.contiguous() for each in (coefficient_N, softmax.max_N, softmax.log_sum_N)
+    )
+    inputs = GradientInputs(
+        slots.action_ids_N, coefficient, largest, log_sum, slots.shard, 1.0 / slots.temperature
+    )
+    return launch_gradient(logits_NV, out, inputs)

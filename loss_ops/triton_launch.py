@@ -16,9 +16,9 @@ SEQUENCE_CHUNK = 1024
 MEMBER_CHUNK = 128
 
 # One entry per power of two of the tile's width: the sum of a tile is a tree over num_warps * 32 threads.
-TILE_WARPS = ((512, 1), (1024, 2), (2048, 4), (8192, 8))
+TILE_WARPS = ((512, 1), (1024, 2), (2048, 2), (8192, 4))
 # The gradient is element-wise: these two change no bit.
-GRADIENT_BLOCK, GRADIENT_WARPS = 4096, 4
+GRADIENT_BLOCK, GRADIENT_WARPS = 2048, 4
 
 LAUNCH: dict[str, Any] = {
     "tile_warps": ",".join(f"{width}:{warps}" for width, warps in TILE_WARPS),

@@ -7,20 +7,23 @@ of the split path, so the bits are the same; the row is read again while the cac
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from loss_ops.inputs import LossInputs
 from loss_ops.triton_gradient import write_gradient_block
+from loss_ops.triton_kernel import launch
 from loss_ops.triton_launch import block_of, is_aligned, tile_options, unit_columns
 from loss_ops.triton_math import kl_terms, log_softmax_of, policy_terms
 from loss_ops.triton_plan import Plan
 from loss_ops.triton_tiles import row_state, selected_logit
+from loss_ops.triton_workspace import Workspace
 
 # Cache hints, which change no bit: policy rows are wanted again, everything else is not.
 KEEP, DROP = "evict_last", "evict_first"
+# Columns that a warp writes at a time; the gradient is element-wise, so this changes no bit either.
+WRITE_PER_WARP = 512
 
 
 @triton.jit
@@ -45,8 +48,8 @@ def whole_row_state(
 
 @triton.jit(
     do_not_specialize=[
-        "policy_ptr", "reference_ptr", "gradient_ptr", "policy_stride", "reference_stride", "gradient_stride",
-        "actions_ptr", "active_ptr", "old_ptr", "advantages_ptr", "weights_ptr", "states_ptr", "rows", "length",
+        "policy_ptr", "reference_ptr", "gradient_ptr", "actions_ptr", "active_ptr", "old_ptr", "advantages_ptr",
+        "weights_ptr", "states_ptr", "policy_stride", "reference_stride", "gradient_stride", "rows", "length",
         "first_sequence", "stop", "columns", "tiles", "inverse_temperature", "low", "high", "beta", "scale",
         "never",
     ]
@@ -55,15 +58,15 @@ def one_kernel(
     policy_ptr,
     reference_ptr,
     gradient_ptr,
-    policy_stride,
-    reference_stride,
-    gradient_stride,
     actions_ptr,
     active_ptr,
     old_ptr,
     advantages_ptr,
     weights_ptr,
     states_ptr,
+    policy_stride,
+    reference_stride,
+    gradient_stride,
     rows,
     length,
     first_sequence,
@@ -78,6 +81,7 @@ def one_kernel(
     never,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    WRITE: tl.constexpr,
     ALIGNED: tl.constexpr,
     TEMPERED: tl.constexpr,
     REFERENCE: tl.constexpr,
@@ -130,65 +134,66 @@ def one_kernel(
     if ALIGNED:
         logits_row = tl.multiple_of(logits_row, 16)
         gradient_row = tl.multiple_of(gradient_row, 16)
-    blocks = tl.cdiv(columns, BLOCK)
+    blocks = tl.cdiv(columns, WRITE)
     for done in range(0, blocks):
-        first = (blocks - 1 - done) * BLOCK
+        first = (blocks - 1 - done) * WRITE
         write_gradient_block(
             logits_row, gradient_row, first, action, coefficient, scaled_max, log_sum, stop, columns,
-            inverse_temperature, BLOCK, TEMPERED, DROP,
+            inverse_temperature, WRITE, TEMPERED, DROP,
         )  # fmt: skip
 
 
-def launch_one_kernel(
-    inputs: LossInputs,
-    plan: Plan,
-    advantages_B: Tensor,
-    weights_B: Tensor,
-    out_NV: Tensor,
-    grad_scale: float,
-) -> Tensor:
-    """Write the gradient into `out_NV`; returns the joined states [models * 3, N] as `launch_row_states` does."""
+def launch_one_kernel(inputs: LossInputs, plan: Plan, space: Workspace, out_NV: Tensor, grad_scale: float) -> None:
+    """Fill the states [models * 3, N] from the logits, and `out_NV` with the gradient.
+
+    Reads the workspace's advantages and weights.
+    """
     policy = unit_columns(inputs.policy_logits_NV)
     reference = policy if inputs.ref_logits_NV is None else unit_columns(inputs.ref_logits_NV)
-    has_reference = inputs.ref_logits_NV is not None
-    rows, columns = policy.shape
     objective, shard = plan.objective, plan.shard
     block = block_of(shard.tile_width)
-    states = torch.empty((6 if has_reference else 3, rows), dtype=torch.float32, device=policy.device)
-    one_kernel[(rows,)](
-        policy,
-        reference,
-        out_NV,
-        policy.stride(0),
-        reference.stride(0),
-        out_NV.stride(0),
-        inputs.slots.action_ids_N.contiguous(),
-        inputs.slots.active_N.contiguous(),
-        inputs.old_logps_ST.contiguous(),
-        advantages_B,
-        weights_B,
-        states,
-        rows,
-        inputs.active_ST.shape[1],
-        plan.first_sequence,
-        shard.num_real_columns,
-        columns,
-        shard.num_tiles,
-        1.0 / objective.temperature,
-        1 - objective.clip_eps_low,
-        1 + objective.clip_eps_high,
-        objective.beta,
-        grad_scale / objective.temperature,
-        0,
-        TILE=shard.tile_width,
-        BLOCK=block,
-        ALIGNED=is_aligned(shard.tile_width, policy, reference, out_NV),
-        TEMPERED=objective.temperature != 1.0,
-        REFERENCE=has_reference,
-        PENALIZED=objective.beta != 0,
-        ESTIMATOR=objective.kl_estimator.value,
-        KEEP=KEEP,
-        DROP=DROP,
-        **tile_options(block),
+    options = tile_options(block)
+    launch(
+        one_kernel,
+        (policy.shape[0], 1),
+        (
+            policy,
+            reference,
+            out_NV,
+            inputs.action_ids_ST.contiguous(),
+            inputs.active_ST.contiguous(),
+            inputs.old_logps_ST.contiguous(),
+            space.part("advantages"),
+            space.part("weights"),
+            space.part("states"),
+        ),
+        (
+            policy.stride(0),
+            reference.stride(0),
+            out_NV.stride(0),
+            policy.shape[0],
+            inputs.active_ST.shape[1],
+            plan.first_sequence,
+            shard.num_real_columns,
+            policy.shape[1],
+            shard.num_tiles,
+            plan.inverse_temperature,
+            1 - objective.clip_eps_low,
+            1 + objective.clip_eps_high,
+            objective.beta,
+            grad_scale / objective.temperature,
+            0,
+        ),
+        (
+            shard.tile_width,
+            block,
+            min(block, WRITE_PER_WARP * options["num_warps"]),
+            is_aligned(block, policy, reference, out_NV) and is_aligned(shard.tile_width, policy, reference),
+            plan.inverse_temperature != 1.0,
+            inputs.ref_logits_NV is not None,
+            *plan.penalty_constants,
+            KEEP,
+            DROP,
+        ),
+        options,
     )
-    return states

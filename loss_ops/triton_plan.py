@@ -11,6 +11,7 @@ from torch import Tensor
 
 from grpo_contract import GRPOLossContract, ObjectiveSpec, ShardingSpec, TokenNormalizer
 from loss_ops.identity_cache import IdentityCache
+from loss_ops.triton_workspace import WorkspaceLayout
 from loss_ops.vocab_shard import VocabShard
 
 
@@ -33,6 +34,11 @@ class Plan:
         return self.contract.objective
 
     @cached_property
+    def inverse_temperature(self) -> float:
+        """1 / temperature."""
+        return 1.0 / self.objective.temperature
+
+    @cached_property
     def first_sequence(self) -> int:
         """Global index of this rank's first sequence."""
         return self.sharding.sequence_shard[0]
@@ -43,9 +49,31 @@ class Plan:
         return tuple(stop - start for start, stop in self.sharding.sequence_shard_bounds)
 
     @cached_property
-    def group_offsets(self) -> Tensor:
-        """[G + 1] int32 offsets of the advantage groups."""
-        return torch.tensor(self.contract.geometry.group_boundaries, dtype=torch.int32, device=self.device)
+    def advantage_constants(self) -> tuple[str, str]:
+        """Kind and std_eps mode, for a kernel."""
+        spec = self.objective.advantage
+        return spec.kind.value, spec.std_eps_mode.value
+
+    @cached_property
+    def penalty_constants(self) -> tuple[bool, str]:
+        """Whether the KL enters the loss, and its estimator, for a kernel."""
+        return self.objective.beta != 0, self.objective.kl_estimator.value
+
+    @cached_property
+    def normalizer_constants(self) -> tuple[str, bool, bool]:
+        """Normalizer, whether it counts all sequences, whether every token weighs the same, for a kernel."""
+        reduction = self.contract.reduction
+        return reduction.token_normalizer.value, reduction.counts_all_sequences, self.token_factors is None
+
+    @cached_property
+    def group_of_sequence(self) -> tuple[Tensor, Tensor]:
+        """[B] int32 begin and end of each sequence's advantage group."""
+        spans = [span for span in self.contract.geometry.groups for _ in range(span[1] - span[0])]
+        begins, ends = zip(*spans, strict=True)
+        return self._int32(begins), self._int32(ends)
+
+    def _int32(self, values: tuple[int, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
 
     @cached_property
     def vocab_starts(self) -> Tensor:
@@ -60,7 +88,10 @@ class Plan:
 
     @cached_property
     def token_factors(self) -> Tensor | None:
-        """[T + 1] float64 factor of a token by its sequence's length; None where every token weighs the same."""
+        """[T + 1] float64 factor of a token by its sequence's length; None where every token weighs the same.
+
+        Powers are host doubles: a device's pow may depend on an element's place.
+        """
         alpha, longest = self.contract.reduction.alpha, self.contract.geometry.padded_seq_len
         match self.contract.reduction.token_normalizer:
             case TokenNormalizer.PER_SEQUENCE_THEN_MEAN:
@@ -72,6 +103,19 @@ class Plan:
                 return None
         factors = [0.0, *(float(length) ** power for length in range(1, longest + 1))]
         return torch.tensor(factors, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def normalizer_tensors(self) -> tuple[Tensor, Tensor]:
+        """Factors (or a stand-in that is not read) and the constant."""
+        factors = self.token_factors
+        return (self.constant if factors is None else factors), self.constant
+
+    @lru_cache(maxsize=2)  # noqa: B019  # a plan lives as long as its cache
+    def workspace_layout(self, models: int) -> WorkspaceLayout:
+        """Where the small results of a call lie."""
+        own = self.sharding.num_local_sequences
+        geometry = self.contract.geometry
+        return WorkspaceLayout(own * geometry.padded_seq_len, own, geometry.num_sequences, models)
 
     @lru_cache(maxsize=2)  # noqa: B019  # a plan lives as long as its cache
     def merge_rows(self, models: int) -> tuple[Tensor, Tensor, Tensor]:

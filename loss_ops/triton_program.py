@@ -1,4 +1,4 @@
-"""The loss as a program of Triton kernels: the same gathers as `loss_program`, few launches between them."""
+"""The loss as a program of Triton kernels: the same gathers as `staged_program`, few launches between them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from loss_ops.gather import Gather, Program
 from loss_ops.inputs import LossInputs
-from loss_ops.logprob import Logprobs, packed_sizes
+from loss_ops.logprob import packed_sizes
 from loss_ops.loss_program import LossState, Observer
-from loss_ops.scalars import Scalars
-from loss_ops.sequence_totals import SequenceTotals
 from loss_ops.triton_advantages import launch_advantages
+from loss_ops.triton_kernel import Pointer
 from loss_ops.triton_one_kernel import launch_one_kernel
 from loss_ops.triton_plan import Plan, plan_of
-from loss_ops.triton_scalars import BatchScalars, launch_counts, launch_scalars, launch_weights
+from loss_ops.triton_scalars import launch_counts, launch_scalars, launch_weights
+from loss_ops.triton_state import TritonState, WrittenGradient
 from loss_ops.triton_tiles import launch_row_states
-from loss_ops.triton_tokens import TokenOutputs, launch_merge, launch_tokens
-from loss_ops.triton_written import WrittenGradient
+from loss_ops.triton_tokens import launch_merge, launch_tokens
+from loss_ops.triton_workspace import Workspace
 
 Write = Literal["backward", "forward", "inplace"]
 
@@ -33,30 +33,30 @@ def triton_program(
 ) -> Program[LossState]:
     """Forward of one rank; with `write` other than "backward" the gradient too.
 
-    Gathers rewards over DP, tile states over TP (none at TP 1), sequence totals over DP, and, for a gradient
-    written by the one-kernel path, the sequences' token counts over DP before the logits are read.
+    Gathers rewards over DP, tile states over TP, sequence totals over DP, and, for a gradient written by the
+    one-kernel path, the sequences' token counts over DP before the logits are read. An axis of degree 1 needs no
+    gather and makes no request.
     """
     plan = plan_of(inputs.contract, inputs.sharding, inputs.policy_logits_NV.device)
-    advantages_B = launch_advantages((yield from _joined(inputs.rewards_S, plan, "rewards")), plan)
+    space = Workspace(plan.workspace_layout(1 if inputs.ref_logits_NV is None else 2), plan.device)
+    rewards_B = yield from _joined(inputs.rewards_S.float(), plan, "rewards")
     target = None if write == "backward" else gradient_target(inputs, inplace=write == "inplace")
-    one_kernel = target is not None and len(plan.shard.tiles) == 1
-    if target is not None and one_kernel:
-        weights_B = launch_weights((yield from _joined(launch_counts(inputs), plan, "token counts")), plan)
-        states = launch_one_kernel(inputs, plan, advantages_B, weights_B, target, grad_scale)
+    whole = len(plan.shard.tiles) == 1
+    if target is not None and whole:
+        yield from _one_kernel(rewards_B, inputs, plan, space, target, grad_scale)
     else:
-        states = yield from _states(inputs, plan)
-    tokens = launch_tokens(states, advantages_B, inputs, plan, observed=observe is not None)
-    totals_B7 = yield from _joined(tokens.totals_S7, plan, "sequence totals")
-    scalars = launch_scalars(totals_B7, tokens.slots_4N, inputs, plan, grad_scale)
-    if observe is not None:
-        _show(tokens, inputs, observe)
-    state = _state(scalars, totals_B7, advantages_B, tokens)
-    if target is None:
-        return state
-    written = WrittenGradient(inputs, state.coefficient_N, state.softmax_N, target, inplace=write == "inplace")
-    if not one_kernel:
+        yield from _states(inputs, plan, space)
+    observed = None if observe is None else space.floats.new_empty((3, space.layout.slots))
+    launch_tokens(rewards_B, inputs, plan, space, observed)
+    totals_B7 = yield from _totals(plan, space)
+    launch_scalars(space.part("totals") if totals_B7 is None else totals_B7, rewards_B, plan, space, grad_scale)
+    written = WrittenGradient(inputs, plan, space, target, inplace=write == "inplace")
+    if target is not None and not whole:
         written.write()
-    return state.with_written(written)
+    state = TritonState(space, totals_B7, written)
+    if observe is not None and observed is not None:
+        _show(state, observed, inputs, observe)
+    return state
 
 
 def gradient_target(inputs: LossInputs, *, inplace: bool) -> Tensor:
@@ -66,43 +66,49 @@ def gradient_target(inputs: LossInputs, *, inplace: bool) -> Tensor:
 
 
 def _joined(tensor: Tensor, plan: Plan, purpose: str) -> Program[Tensor]:
-    """All ranks' parts in rank order; one rank's is passed on as it is."""
-    gathered = yield Gather("dp", tensor, plan.sequence_sizes, purpose)
-    return gathered[0] if len(gathered) == 1 else torch.cat(gathered)
+    """All DP ranks' parts in rank order."""
+    if len(plan.sequence_sizes) == 1:
+        return tensor
+    return torch.cat((yield Gather("dp", tensor, plan.sequence_sizes, purpose)))
 
 
-def _states(inputs: LossInputs, plan: Plan) -> Program[Tensor]:
-    """[models * 3, N] joined states; at TP 1 the kernel that reads a row joins its tiles, in order."""
+def _totals(plan: Plan, space: Workspace) -> Program[Tensor | None]:
+    """[B, 7] the batch's totals; None where this rank's are all of them."""
+    if len(plan.sequence_sizes) == 1:
+        return None
+    return (yield from _joined(space.tensor("totals", -1, 7), plan, "sequence totals"))
+
+
+def _states(inputs: LossInputs, plan: Plan, space: Workspace) -> Program[None]:
+    """Joined states; at TP 1 the kernel that reads a row joins its tiles, in order."""
     policy, reference = inputs.policy_logits_NV, inputs.ref_logits_NV
     models = [policy] if reference is None else [policy, reference]
-    slots, whole = inputs.slots, len(plan.shard.tiles) == 1
-    packed = launch_row_states(
-        models, slots.action_ids_N, slots.active_N, plan.shard, slots.temperature, merged=whole
+    whole = len(plan.shard.tiles) == 1
+    out: Pointer = space.part("states")
+    if not whole:
+        out = space.floats.new_empty((len(models) * (2 * plan.shard.num_tiles + 1), space.layout.slots))
+    launch_row_states(
+        models, inputs.action_ids_ST, inputs.active_ST, plan.shard, plan.inverse_temperature, out, merged=whole
     )
-    if whole:
-        yield Gather("tp", packed, (packed.shape[0],), "tile statistics")
-        return packed
-    gathered = yield Gather("tp", packed, packed_sizes(plan.shard, len(models)), "tile statistics")
-    return launch_merge(gathered, inputs, plan, len(models))
+    if isinstance(out, Tensor):
+        sizes = packed_sizes(plan.shard, len(models))
+        launch_merge((yield Gather("tp", out, sizes, "tile statistics")), inputs, plan, space)
 
 
-def _state(scalars: BatchScalars, totals_B7: Tensor, advantages_B: Tensor, tokens: TokenOutputs) -> LossState:
-    loss, policy_loss, kl = scalars.floats[:3].unbind()
-    logp, largest, log_sum, _ = tokens.slots_4N.unbind()
-    _, _, *counts = totals_B7.unbind(dim=1)
-    return LossState(
-        Scalars(policy_loss, kl, scalars.by_sequence(2)),
-        loss,
-        SequenceTotals(scalars.by_sequence(0), scalars.by_sequence(1), *counts),
-        advantages_B,
-        Logprobs(logp, largest, log_sum),
-        scalars.coefficient_N,
-        clip_counts_4=scalars.counts_4,
-    )
+def _one_kernel(
+    rewards_B: Tensor, inputs: LossInputs, plan: Plan, space: Workspace, target: Tensor, grad_scale: float
+) -> Program[None]:
+    """Advantages and weights first, then everything that needs the logits in one launch."""
+    launch_advantages(rewards_B, plan, space.part("advantages"))
+    launch_counts(inputs, space.part("counts"))
+    counts: Pointer = space.part("counts")
+    if len(plan.sequence_sizes) > 1:
+        counts = yield from _joined(space.tensor("counts", -1), plan, "token counts")
+    launch_weights(counts, plan, space)
+    launch_one_kernel(inputs, plan, space, target, grad_scale)
 
 
-def _show(tokens: TokenOutputs, inputs: LossInputs, observe: Observer) -> None:
-    assert tokens.observed_3N is not None
-    rows = (tokens.slots_4N[0], *tokens.observed_3N.unbind())
+def _show(state: TritonState, observed_3N: Tensor, inputs: LossInputs, observe: Observer) -> None:
+    rows = (state.softmax_N.logp_N, *observed_3N.unbind())
     for name, row in zip(("logp", "ratio", "kl", "policy"), rows, strict=True):
         observe(name, row.view(inputs.active_ST.shape))

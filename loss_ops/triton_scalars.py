@@ -3,17 +3,16 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from grpo_contract import TokenNormalizer
 from loss_ops.inputs import LossInputs
-from loss_ops.triton_launch import SEQUENCE_CHUNK, SLOT_CHUNK, SMALL
+from loss_ops.triton_advantages import advantage_of
+from loss_ops.triton_kernel import Part, Pointer, launch
+from loss_ops.triton_launch import MEMBER_CHUNK, SEQUENCE_CHUNK, SLOT_CHUNK, SMALL
 from loss_ops.triton_plan import Plan
+from loss_ops.triton_workspace import Workspace
 
 
 @triton.jit
@@ -91,18 +90,23 @@ def clip_counts(totals_ptr, out_ptr, tokens, sequences, CHUNK: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=[
-        "totals_ptr", "factors_ptr", "constant_ptr", "slots_ptr", "floats_ptr", "counts_ptr", "coefficient_ptr",
-        "sequences", "own_first", "own_sequences", "rows", "length", "scale", "beta",
+        "totals_ptr", "rewards_ptr", "begins_ptr", "ends_ptr", "factors_ptr", "constant_ptr", "softmax_ptr",
+        "floats_ptr", "clips_ptr", "coefficient_ptr", "advantages_ptr", "sequences", "own_first", "own_sequences",
+        "rows", "length", "scale", "beta", "eps",
     ]
 )  # fmt: skip
 def scalars_kernel(
     totals_ptr,
+    rewards_ptr,
+    begins_ptr,
+    ends_ptr,
     factors_ptr,
     constant_ptr,
-    slots_ptr,
+    softmax_ptr,
     floats_ptr,
-    counts_ptr,
+    clips_ptr,
     coefficient_ptr,
+    advantages_ptr,
     sequences,
     own_first,
     own_sequences,
@@ -110,14 +114,18 @@ def scalars_kernel(
     length,
     scale,
     beta,
+    eps,
     CHUNK: tl.constexpr,
     SLOTS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    KIND: tl.constexpr,
+    EPS_MODE: tl.constexpr,
     NORMALIZER: tl.constexpr,
     ALL_SEQUENCES: tl.constexpr,
     UNIFORM: tl.constexpr,
     PENALIZED: tl.constexpr,
 ):
-    """Program b: sequence b's weight and its slots' coefficients; program 0 also the scalars of the batch.
+    """Program b: sequence b's weight, advantage, coefficients; program 0 also the scalars of the batch.
 
     floats: [3 + 3 B] = loss, policy_loss, kl, then policy totals, kl totals and weights by sequence.
     """
@@ -130,13 +138,15 @@ def scalars_kernel(
         bits = tl.load(totals_ptr + sequence * 7 + column)
         tl.store(floats_ptr + 3 + column * sequences + sequence, bits.to(tl.int32).to(tl.float32, bitcast=True))
     tl.store(floats_ptr + 3 + 2 * sequences + sequence, weight)
+    advantage = advantage_of(rewards_ptr, begins_ptr, ends_ptr, sequence, eps, MEMBERS, KIND, EPS_MODE)
+    tl.store(advantages_ptr + sequence, advantage)
     own = sequence - own_first
     if (own >= 0) & (own < own_sequences):
         lane = tl.arange(0, SLOTS)
         for first in range(0, length, SLOTS):
             slot = own.to(tl.int64) * length + first + lane
             inside = first + lane < length
-            slope = tl.load(slots_ptr + 3 * rows.to(tl.int64) + slot, mask=inside, other=0.0)
+            slope = tl.load(softmax_ptr + 3 * rows.to(tl.int64) + slot, mask=inside, other=0.0)
             tl.store(coefficient_ptr + slot, slope * weight * scale, mask=inside)
     if sequence == 0:
         by = divisor.to(tl.float32)
@@ -148,7 +158,7 @@ def scalars_kernel(
         tl.store(floats_ptr, loss)
         tl.store(floats_ptr + 1, policy_loss)
         tl.store(floats_ptr + 2, kl)
-        clip_counts(totals_ptr, counts_ptr, tokens, sequences, CHUNK)
+        clip_counts(totals_ptr, clips_ptr, tokens, sequences, CHUNK)
 
 
 @triton.jit(do_not_specialize=["active_ptr", "counts_ptr", "length"])
@@ -184,82 +194,63 @@ def weights_kernel(
     tl.store(weights_ptr + sequence, weight)
 
 
-@dataclass(frozen=True)
-class BatchScalars:
-    """`floats`: loss, policy_loss, kl, then [B] each of policy totals, kl totals, weights. `counts_4`: clips."""
-
-    floats: Tensor
-    counts_4: Tensor
-    coefficient_N: Tensor
-
-    def by_sequence(self, index: int) -> Tensor:
-        """[B] policy totals (0), kl totals (1) or weights (2)."""
-        sequences = (self.floats.shape[0] - 3) // 3
-        return self.floats.narrow(0, 3 + index * sequences, sequences)
-
-
-def launch_counts(inputs: LossInputs) -> Tensor:
+def launch_counts(inputs: LossInputs, out_S: Part) -> None:
     """[S] int64 active tokens of this rank's sequences."""
     sequences, length = inputs.active_ST.shape
-    counts = torch.empty(sequences, dtype=torch.int64, device=inputs.active_ST.device)
-    count_kernel[(sequences,)](inputs.active_ST.contiguous(), counts, length, SLOTS=SLOT_CHUNK, **SMALL)
-    return counts
+    active = inputs.active_ST.contiguous()
+    launch(count_kernel, (sequences, 1), (active, out_S), (length,), (SLOT_CHUNK,), SMALL)
 
 
-def launch_weights(counts_B: Tensor, plan: Plan) -> Tensor:
+def launch_weights(counts_B: Pointer, plan: Plan, space: Workspace) -> None:
     """[B] float32 token weights, the same bits as `launch_scalars` gives."""
-    weights = torch.empty(counts_B.shape, dtype=torch.float32, device=counts_B.device)
-    weights_kernel[(counts_B.shape[0],)](
-        counts_B, *_factor_tensors(plan), weights, counts_B.shape[0],
-        CHUNK=SEQUENCE_CHUNK, **_normalizer(plan), **SMALL,
-    )  # fmt: skip
-    return weights
+    batch = space.layout.batch
+    launch(
+        weights_kernel,
+        (batch, 1),
+        (counts_B, *plan.normalizer_tensors, space.part("weights")),
+        (batch,),
+        (SEQUENCE_CHUNK, *plan.normalizer_constants),
+        SMALL,
+    )
 
 
-def launch_scalars(
-    totals_B7: Tensor, slots_4N: Tensor, inputs: LossInputs, plan: Plan, grad_scale: float
-) -> BatchScalars:
-    """Scalars of the batch and coefficients of this rank: slope * weight * (grad_scale / temperature).
+def launch_scalars(totals_B7: Pointer, rewards_B: Tensor, plan: Plan, space: Workspace, grad_scale: float) -> None:
+    """Scalars and advantages of the batch, coefficients of this rank: slope * weight * (grad_scale / temperature).
 
     Order: sequences of the batch in order, lanes of a fixed width, one program; equal on every rank.
     """
-    batch, (own, length) = totals_B7.shape[0], inputs.active_ST.shape
-    device = totals_B7.device
-    floats = torch.empty(3 + 3 * batch, dtype=torch.float32, device=device)
-    counts = torch.empty(4, dtype=torch.int64, device=device)
-    coefficient = torch.empty(own * length, dtype=torch.float32, device=device)
-    scalars_kernel[(batch,)](
-        totals_B7,
-        *_factor_tensors(plan),
-        slots_4N,
-        floats,
-        counts,
-        coefficient,
-        batch,
-        plan.first_sequence,
-        own,
-        slots_4N.shape[1],
-        length,
-        grad_scale / plan.objective.temperature,
-        plan.objective.beta,
-        CHUNK=SEQUENCE_CHUNK,
-        SLOTS=SLOT_CHUNK,
-        PENALIZED=plan.objective.beta != 0,
-        **_normalizer(plan),
-        **SMALL,
+    layout, objective = space.layout, plan.objective
+    launch(
+        scalars_kernel,
+        (layout.batch, 1),
+        (
+            totals_B7,
+            rewards_B,
+            *plan.group_of_sequence,
+            *plan.normalizer_tensors,
+            space.part("softmax"),
+            space.part("scalars"),
+            space.part("clips"),
+            space.part("coefficient"),
+            space.part("advantages"),
+        ),
+        (
+            layout.batch,
+            plan.first_sequence,
+            layout.own,
+            layout.slots,
+            plan.contract.geometry.padded_seq_len,
+            grad_scale / objective.temperature,
+            objective.beta,
+            objective.advantage.std_eps,
+        ),
+        (
+            SEQUENCE_CHUNK,
+            SLOT_CHUNK,
+            MEMBER_CHUNK,
+            *plan.advantage_constants,
+            *plan.normalizer_constants,
+            plan.penalty_constants[0],
+        ),
+        SMALL,
     )
-    return BatchScalars(floats, counts, coefficient)
-
-
-def _factor_tensors(plan: Plan) -> tuple[Tensor, Tensor]:
-    factors = plan.token_factors
-    return (plan.constant if factors is None else factors), plan.constant
-
-
-def _normalizer(plan: Plan) -> dict[str, object]:
-    reduction = plan.contract.reduction
-    return {
-        "NORMALIZER": TokenNormalizer(reduction.token_normalizer).value,
-        "ALL_SEQUENCES": reduction.counts_all_sequences,
-        "UNIFORM": plan.token_factors is None,
-    }

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from loss_ops.tile_stats import TileStats
+from loss_ops.triton_kernel import Pointer, launch
 from loss_ops.triton_launch import block_of, is_aligned, tile_options, unit_columns
 from loss_ops.triton_math import finite_reference, merge_state
 from loss_ops.vocab_shard import VocabShard
@@ -100,18 +101,18 @@ def selected_logit(row_ptr, column, stop):
 
 @triton.jit(
     do_not_specialize=[
-        "policy_ptr", "reference_ptr", "policy_stride", "reference_stride", "actions_ptr", "active_ptr",
-        "out_ptr", "rows", "start", "stop", "tiles", "inverse_temperature", "never",
+        "policy_ptr", "reference_ptr", "actions_ptr", "active_ptr", "out_ptr", "policy_stride",
+        "reference_stride", "rows", "start", "stop", "tiles", "inverse_temperature", "never",
     ]
 )  # fmt: skip
 def row_states_kernel(
     policy_ptr,
     reference_ptr,
-    policy_stride,
-    reference_stride,
     actions_ptr,
     active_ptr,
     out_ptr,
+    policy_stride,
+    reference_stride,
     rows,
     start,
     stop,
@@ -166,50 +167,47 @@ def launch_row_states(
     action_ids_N: Tensor,
     active_N: Tensor,
     shard: VocabShard,
-    temperature: float,
+    inverse_temperature: float,
+    out: Pointer,
     *,
     merged: bool,
-) -> Tensor:
-    """[models * height, N] float32 states of one or two [N, V] sets of logits, raw (not divided by temperature).
+) -> None:
+    """Fill `out` [models * height, N] with float32 states of one or two [N, V] sets of logits, raw (untempered).
 
-    height is 2 * num_tiles + 1, or 3 when `merged`. Logits may have any row stride. Order: a tile is summed by
-    one program in a layout fixed by its width; merged states are joined in vocabulary order.
+    height is 2 * num_tiles + 1, or 3 when `merged`. Logits may have any row stride; ids and mask hold N slots
+    in any shape. Order: a tile is summed by one program in a layout fixed by its width; merged states are joined
+    in vocabulary order.
     """
     models = [unit_columns(each) for each in models]
     policy, reference = models[0], models[-1]
     rows, block = policy.shape[0], block_of(shard.tile_width)
-    height = 3 if merged else 2 * shard.num_tiles + 1
-    out = torch.empty((len(models) * height, rows), dtype=torch.float32, device=policy.device)
-    row_states_kernel[(rows, len(models))](
-        policy,
-        reference,
-        policy.stride(0),
-        reference.stride(0),
-        action_ids_N.contiguous(),
-        active_N.contiguous(),
-        out,
-        rows,
-        shard.start,
-        shard.num_real_columns,
-        shard.num_tiles,
-        1.0 / temperature,
-        0,
-        TILE=shard.tile_width,
-        BLOCK=block,
-        ALIGNED=is_aligned(shard.tile_width, *models),
-        TEMPERED=temperature != 1.0,
-        MERGED=merged,
-        **tile_options(block),
+    launch(
+        row_states_kernel,
+        (rows, len(models)),
+        (policy, reference, action_ids_N.contiguous(), active_N.contiguous(), out),
+        (
+            policy.stride(0),
+            reference.stride(0),
+            rows,
+            shard.start,
+            shard.num_real_columns,
+            shard.num_tiles,
+            inverse_temperature,
+            0,
+        ),
+        (shard.tile_width, block, is_aligned(shard.tile_width, *models), inverse_temperature != 1.0, merged),
+        tile_options(block),
     )
-    return out
 
 
 def tile_stats(
     logits_NV: Tensor, action_ids_N: Tensor, active_N: Tensor, shard: VocabShard, temperature: float
 ) -> TileStats:
     """The stage `tile_stats`: maxima and selected logits divided by the temperature, as the merge expects."""
-    packed = launch_row_states([logits_NV], action_ids_N, active_N, shard, temperature, merged=False)
-    maxima, sums, selected = packed.split((shard.num_tiles, shard.num_tiles, 1))
+    rows, tiles = logits_NV.shape[0], shard.num_tiles
+    packed = torch.empty((2 * tiles + 1, rows), dtype=torch.float32, device=logits_NV.device)
+    launch_row_states([logits_NV], action_ids_N, active_N, shard, 1.0 / temperature, packed, merged=False)
+    maxima, sums, selected = packed.split((tiles, tiles, 1))
     if temperature != 1.0:
         maxima, selected = maxima / temperature, selected / temperature
     return TileStats(maxima, sums, selected[0])

@@ -3,17 +3,18 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from loss_ops.inputs import LossInputs
-from loss_ops.triton_launch import SLOT_CHUNK, SMALL
+from loss_ops.triton_advantages import advantage_of
+from loss_ops.triton_kernel import launch
+from loss_ops.triton_launch import MEMBER_CHUNK, SLOT_CHUNK, SMALL
 from loss_ops.triton_math import is_finite, kl_terms, log_softmax_of, merge_state, policy_terms
 from loss_ops.triton_plan import Plan
+from loss_ops.triton_workspace import Workspace
 
 MERGE_BLOCK = 64
 
@@ -65,44 +66,44 @@ def merge_kernel(
     tl.store(out_ptr + 2 * rows.to(tl.int64), selected, mask=inside)
 
 
-def launch_merge(gathered: list[Tensor], inputs: LossInputs, plan: Plan, models: int) -> Tensor:
-    """[models * 3, N] joined states from what the TP ranks sent, each [models * (2 K + 1), N].
+def launch_merge(gathered: list[Tensor], inputs: LossInputs, plan: Plan, space: Workspace) -> None:
+    """Fill the states [models * 3, N] from what the TP ranks sent, each [models * (2 K + 1), N].
 
     Order: tiles in vocabulary order, one after the other. The selected logit comes from the rank that owns it.
     """
     packed = torch.cat(gathered)
-    rows = packed.shape[1]
-    states = torch.empty((models * 3, rows), dtype=torch.float32, device=packed.device)
-    merge_kernel[(triton.cdiv(rows, MERGE_BLOCK), models)](
-        packed,
-        states,
-        inputs.slots.action_ids_N.contiguous(),
-        *plan.merge_rows(models),
-        plan.vocab_starts,
-        len(plan.shard.tiles),
-        sum(plan.shard.tiles),
-        rows,
-        1.0 / inputs.slots.temperature,
-        BLOCK=MERGE_BLOCK,
-        num_warps=2,
-        num_stages=1,
-        enable_fp_fusion=False,
+    rows, models = packed.shape[1], space.layout.models
+    launch(
+        merge_kernel,
+        (triton.cdiv(rows, MERGE_BLOCK), models),
+        (
+            packed,
+            space.part("states"),
+            inputs.action_ids_ST.contiguous(),
+            *plan.merge_rows(models),
+            plan.vocab_starts,
+        ),
+        (len(plan.shard.tiles), sum(plan.shard.tiles), rows, plan.inverse_temperature),
+        (MERGE_BLOCK,),
+        {**SMALL, "num_warps": 2},
     )
-    return states
 
 
 @triton.jit(
     do_not_specialize=[
-        "states_ptr", "old_ptr", "active_ptr", "advantages_ptr", "slots_ptr", "totals_ptr", "observed_ptr",
-        "rows", "length", "first_sequence", "inverse_temperature", "low", "high", "beta",
+        "states_ptr", "old_ptr", "active_ptr", "rewards_ptr", "begins_ptr", "ends_ptr", "softmax_ptr",
+        "totals_ptr", "observed_ptr", "rows", "length", "first_sequence", "inverse_temperature", "low", "high",
+        "beta", "eps",
     ]
 )  # fmt: skip
 def token_kernel(  # noqa: PLR0915
     states_ptr,
     old_ptr,
     active_ptr,
-    advantages_ptr,
-    slots_ptr,
+    rewards_ptr,
+    begins_ptr,
+    ends_ptr,
+    softmax_ptr,
     totals_ptr,
     observed_ptr,
     rows,
@@ -112,13 +113,17 @@ def token_kernel(  # noqa: PLR0915
     low,
     high,
     beta,
+    eps,
     CHUNK: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    KIND: tl.constexpr,
+    EPS_MODE: tl.constexpr,
     REFERENCE: tl.constexpr,
     PENALIZED: tl.constexpr,
     ESTIMATOR: tl.constexpr,
     OBSERVED: tl.constexpr,
 ):
-    """Terms and totals of one sequence: slots [4, N] (logp, max, log_sum, slope), totals [S, 7] int64.
+    """Terms and totals of one sequence: softmax [4, N] (logp, max, log_sum, slope), totals [S, 7] int64.
 
     Order of the two float sums: lane j adds slots j, j + CHUNK, ... one after the other, then the lanes are
     summed by one program in a fixed layout. Neither the number of sequences nor trailing masked slots enter.
@@ -126,7 +131,9 @@ def token_kernel(  # noqa: PLR0915
     sequence = tl.program_id(0).to(tl.int64)
     rows = rows.to(tl.int64)
     lane = tl.arange(0, CHUNK)
-    advantage = tl.load(advantages_ptr + first_sequence + sequence) + tl.zeros([CHUNK], tl.float32)
+    member = first_sequence + sequence
+    advantage = advantage_of(rewards_ptr, begins_ptr, ends_ptr, member, eps, MEMBERS, KIND, EPS_MODE)
+    advantage = advantage + tl.zeros([CHUNK], tl.float32)
     policy_sum = tl.zeros([CHUNK], tl.float32)
     kl_sum = tl.zeros([CHUNK], tl.float32)
     count = tl.zeros([CHUNK], tl.int64)
@@ -155,10 +162,10 @@ def token_kernel(  # noqa: PLR0915
             kl, kl_slope = kl_terms(logp, ref_logp, active, ESTIMATOR)
             if PENALIZED:
                 slope = slope + beta * kl_slope
-        tl.store(slots_ptr + slot, logp, mask=inside)
-        tl.store(slots_ptr + rows + slot, scaled_max, mask=inside)
-        tl.store(slots_ptr + 2 * rows + slot, log_sum, mask=inside)
-        tl.store(slots_ptr + 3 * rows + slot, tl.where(active, slope, 0.0), mask=inside)
+        tl.store(softmax_ptr + slot, logp, mask=inside)
+        tl.store(softmax_ptr + rows + slot, scaled_max, mask=inside)
+        tl.store(softmax_ptr + 2 * rows + slot, log_sum, mask=inside)
+        tl.store(softmax_ptr + 3 * rows + slot, tl.where(active, slope, 0.0), mask=inside)
         if OBSERVED:
             tl.store(observed_ptr + slot, ratio, mask=inside)
             tl.store(observed_ptr + rows + slot, kl, mask=inside)
@@ -187,45 +194,45 @@ def token_kernel(  # noqa: PLR0915
     tl.store(out_ptr + 6, first_found // 8)
 
 
-@dataclass(frozen=True)
-class TokenOutputs:
-    """`slots_4N`: logp, maximum / temperature, log of the sum, slope. `totals_S7` as `sequence_totals.pack`."""
-
-    slots_4N: Tensor
-    totals_S7: Tensor
-    observed_3N: Tensor | None
-
-
 def launch_tokens(
-    states: Tensor, advantages_B: Tensor, inputs: LossInputs, plan: Plan, *, observed: bool
-) -> TokenOutputs:
-    """Terms and totals of this rank's S sequences from joined states [models * 3, N]."""
+    rewards_B: Tensor, inputs: LossInputs, plan: Plan, space: Workspace, observed_3N: Tensor | None
+) -> None:
+    """Terms and totals of this rank's S sequences from joined states; ratio, kl and policy on request.
+
+    Totals are packed as `sequence_totals.pack` does.
+    """
     sequences, length = inputs.active_ST.shape
-    rows, device = states.shape[1], states.device
-    slots = torch.empty((4, rows), dtype=torch.float32, device=device)
-    totals = torch.empty((sequences, 7), dtype=torch.int64, device=device)
-    seen = torch.empty((3, rows), dtype=torch.float32, device=device) if observed else None
-    objective = plan.objective
-    token_kernel[(sequences,)](
-        states,
-        inputs.old_logps_ST.contiguous(),
-        inputs.active_ST.contiguous(),
-        advantages_B,
-        slots,
-        totals,
-        slots if seen is None else seen,
-        rows,
-        length,
-        plan.first_sequence,
-        1.0 / objective.temperature,
-        1 - objective.clip_eps_low,
-        1 + objective.clip_eps_high,
-        objective.beta,
-        CHUNK=SLOT_CHUNK,
-        REFERENCE=states.shape[0] == 6,
-        PENALIZED=objective.beta != 0,
-        ESTIMATOR=objective.kl_estimator.value,
-        OBSERVED=observed,
-        **SMALL,
+    objective, softmax = plan.objective, space.part("softmax")
+    launch(
+        token_kernel,
+        (sequences, 1),
+        (
+            space.part("states"),
+            inputs.old_logps_ST.contiguous(),
+            inputs.active_ST.contiguous(),
+            rewards_B,
+            *plan.group_of_sequence,
+            softmax,
+            space.part("totals"),
+            softmax if observed_3N is None else observed_3N,
+        ),
+        (
+            sequences * length,
+            length,
+            plan.first_sequence,
+            plan.inverse_temperature,
+            1 - objective.clip_eps_low,
+            1 + objective.clip_eps_high,
+            objective.beta,
+            objective.advantage.std_eps,
+        ),
+        (
+            SLOT_CHUNK,
+            MEMBER_CHUNK,
+            *plan.advantage_constants,
+            space.layout.models == 2,
+            *plan.penalty_constants,
+            observed_3N is not None,
+        ),
+        SMALL,
     )
-    return TokenOutputs(slots, totals, seen)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from grpo_contract import ShardingSpec
+from grpo_contract import GRPOLossContract, ShardingSpec
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -38,16 +39,19 @@ def run_layout(
     op: DistributedGRPOLossOp | None = None,
     sequence_bounds: tuple[tuple[int, int], ...] | None = None,
     checks: Checks | None = None,
+    contracts: Callable[[ShardingSpec], GRPOLossContract] | None = None,
 ) -> VirtualOutcome:
     """Forward and backward of every rank of layout tp x dp, in lockstep, with the real ranks' program.
 
-    `sequence_bounds` replaces the even split. Raises what the ranks would raise.
+    `sequence_bounds` replaces the even split, `contracts` the batch's contract rank by rank.
+    Raises what the ranks would raise.
     """
     used = op or DistributedGRPOLossOp()
     shardings = layout_shardings(batch, tp, dp, sequence_bounds)
+    held = contracts or (lambda _sharding: batch.contract)
     programs = {
         (each.tp_rank, each.dp_rank): checked_program(
-            replace(batch.shard(each), group_sizes=(tp, dp)), used.stages, checks or Checks()
+            replace(batch.shard(each), group_sizes=(tp, dp), contract=held(each)), used.stages, checks or Checks()
         )
         for each in shardings
     }

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from reports.diagnosis import Diagnosis, HeatMap, Shares, optional
 from reports.fields import Bits, Count, NamedFloat, Seconds, Share, Text
 from reports.verdicts import Expect, Verdict, settle
 
@@ -52,6 +53,9 @@ class QuantityResult(Record):
 
     `nonzero_share` is the share of baseline elements that are not zero; `power` the measured chance that
     a changed summation order would have shown (None for integers, which need none).
+
+    `ulp_histogram[k]` counts drifting elements whose ULP distance has k binary digits: 0 is +0 against -0, 1 a
+    distance of 1, 2 one of 2 or 3, and so on; `not_numbers` those where one side is a NaN, which are in no bucket.
     """
 
     name: Text
@@ -65,6 +69,10 @@ class QuantityResult(Record):
     pattern: Text | None = None
     nonzero_share: Share | None = None
     power: Share | None = None
+    ulp_histogram: tuple[Count, ...] = optional(())
+    not_numbers: Count = optional(0)
+    shares: Shares | None = optional()
+    heat_map: HeatMap | None = optional()
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:
@@ -95,6 +103,7 @@ class CaseResult(Record):
     quantities: tuple[QuantityResult, ...] = ()
     seconds: Seconds | None = None
     notes: tuple[Text, ...] = ()
+    diagnosis: Diagnosis | None = optional()
 
     @model_validator(mode="after")
     def _skips_have_a_reason(self) -> Self:

@@ -9,6 +9,7 @@ from rich.table import Table
 from reports.cases import CaseResult, FirstDrift, QuantityResult
 from reports.grouping import plural, ranges
 from reports.ink import STYLES, Ink
+from reports.labels import how_many, label, place
 from reports.verdicts import Expect, Verdict
 
 _MAX_DETAILED = 12
@@ -23,21 +24,6 @@ def drift_blocks(cases: Sequence[CaseResult], ink: Ink) -> Iterator[RenderableTy
     if hidden := drifting[_MAX_DETAILED:]:
         yield ""
         yield ink.line(f"and {plural(len(hidden), 'more drifting case')}; the JSON report holds all of them")
-
-
-def label(case: CaseResult) -> str:
-    """Return what tells this case from its neighbours, in one line."""
-    seed = "" if case.seed is None else f", seed {case.seed}"
-    via = f", {case.transport}" if case.transport else ""
-    return f"{title(case)}, batch {case.batch}{seed}{via}"
-
-
-def title(case: CaseResult) -> str:
-    """Return the name of a case and what it leaves unsaid: the layout, and that it counts for nothing."""
-    layout = "" if str(case.layout) in case.name else str(case.layout)
-    purpose = "for information" if case.expect is Expect.ANY else ""
-    extras = ", ".join(filter(None, (layout, purpose)))
-    return f"{case.name} ({extras})" if extras else case.name
 
 
 def _case_blocks(case: CaseResult, ink: Ink) -> Iterator[RenderableType]:
@@ -58,7 +44,7 @@ def _quantity_table(quantities: Sequence[QuantityResult], ink: Ink) -> Table:
         table.add_column(header, overflow="fold")
     for quantity in quantities:
         name, pattern = ink.clean(quantity.name), ink.clean(quantity.pattern or "-")
-        table.add_row(name, _how_many(quantity), f"{quantity.max_ulp:,}", f"{quantity.max_abs:.3g}", pattern)
+        table.add_row(name, how_many(quantity), f"{quantity.max_ulp:,}", f"{quantity.max_abs:.3g}", pattern)
     return table
 
 
@@ -67,7 +53,7 @@ def _quantity_blocks(quantity: QuantityResult, ink: Ink, sizes: bool) -> Iterato
         yield ink.line(f"{quantity.name}: {_sizes(quantity)}", indent=2)
     if quantity.first:
         prefix = "first" if sizes else f"first in {quantity.name}"
-        yield ink.line(f"{prefix}: {_place(quantity.first)}", indent=4)
+        yield ink.line(f"{prefix}: {place(quantity.first)}", indent=4)
         for text in _values(quantity.first):
             yield ink.line(text, indent=6)
     if quantity.sequences:
@@ -77,18 +63,7 @@ def _quantity_blocks(quantity: QuantityResult, ink: Ink, sizes: bool) -> Iterato
 def _sizes(quantity: QuantityResult) -> str:
     pattern = f", {quantity.pattern}" if quantity.pattern else ""
     worst = f"max ULP {quantity.max_ulp:,}, max abs {quantity.max_abs:.3g}"
-    return f"{_how_many(quantity)} elements drifted, {worst}{pattern}"
-
-
-def _how_many(quantity: QuantityResult) -> str:
-    return f"{quantity.mismatched:,} of {quantity.elements:,}"
-
-
-def _place(first: FirstDrift) -> str:
-    parts = {"sequence": first.sequence, "token": first.token, "vocab column": first.column}
-    place = ", ".join(f"{name} {index}" for name, index in parts.items() if index is not None)
-    owner = f", on rank {first.owner}" if first.owner else ""
-    return (place or "the whole value") + owner
+    return f"{how_many(quantity)} elements drifted, {worst}{pattern}"
 
 
 def _values(first: FirstDrift) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """The registry of report formats: one report in, one text out."""
 
+from importlib import import_module
 from typing import Protocol
 
 from reports.model import Report
@@ -12,7 +13,7 @@ class Renderer(Protocol):
 
 
 def _terminal(report: Report, *, width: int, color: bool, unicode: bool, quiet: bool) -> str:
-    # Imported on demand: whoever only builds or saves a report never loads rich.
+    # Imported on demand, like every format: whoever only builds or saves a report never loads rich or jinja2.
     from reports.terminal import render_terminal
 
     return render_terminal(report, width=width, color=color, unicode=unicode, quiet=quiet)
@@ -22,8 +23,37 @@ def _json(report: Report, *, width: int, color: bool, unicode: bool, quiet: bool
     return report.to_json()
 
 
-RENDERERS: dict[str, Renderer] = {"terminal": _terminal, "json": _json}
+def _document(module: str) -> Renderer:
+    """The renderer `render_<module>` of `reports.<module>`, for a format that looks the same everywhere."""
+
+    def renderer(report: Report, *, width: int, color: bool, unicode: bool, quiet: bool) -> str:
+        text: str = getattr(import_module(f"reports.{module}"), f"render_{module}")(report)
+        return text
+
+    return renderer
+
+
+RENDERERS: dict[str, Renderer] = {
+    "terminal": _terminal,
+    "json": _json,
+    "html": _document("html"),
+    "junit": _document("junit"),
+    "github": _document("github"),
+    "markdown": _document("markdown"),
+    "sarif": _document("sarif"),
+}
 """Every known format by name."""
+
+FILE_NAMES = {
+    "terminal": "report.txt",
+    "json": "report.json",
+    "html": "report.html",
+    "junit": "report.junit.xml",
+    "github": "report.github.md",
+    "markdown": "report.md",
+    "sarif": "report.sarif",
+}
+"""What a report is called in a folder, by format."""
 
 
 def render(

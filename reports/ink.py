@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
+from reports.escaping import one_line
 from reports.verdicts import Verdict
 
 # One column each in both spellings, so that plain ASCII wraps at the same places.
@@ -27,12 +28,6 @@ STYLES = {
 """The colour of each verdict; the word always stands beside it."""
 
 
-def _visible(char: str) -> str:
-    if char.isprintable():
-        return char
-    return " " if char.isspace() else "\ufffd"
-
-
 @dataclass(frozen=True)
 class Ink:
     """How to write: columns, colour, and whether anything beyond ASCII is allowed."""
@@ -48,7 +43,7 @@ class Ink:
 
     def clean(self, text: str) -> str:
         """Return user-made text on one line, without control characters, in the allowed alphabet."""
-        line = "".join(map(_visible, text))
+        line = one_line(text)
         if self.unicode:
             return line
         return line.translate(_ASCII_GLYPHS).encode("ascii", "backslashreplace").decode()

@@ -8,10 +8,11 @@ from rich.console import RenderableType
 from reports.case_table import case_table
 from reports.cases import CaseResult
 from reports.closing import closing_sentence, planted
-from reports.drifts import drift_blocks, title
+from reports.drifts import drift_blocks
 from reports.evidence import evidence_lines
 from reports.grouping import MAX_ROWS, group, listed, plural, rows_of
 from reports.ink import STYLES, Ink
+from reports.labels import title
 from reports.model import Report
 from reports.verdicts import ReportVerdict, Verdict, is_seen
 
@@ -19,9 +20,7 @@ _FINGERPRINT_CHARS = 12
 _NAMES = 40
 
 
-def render_terminal(
-    report: Report, *, width: int, color: bool, unicode: bool = True, quiet: bool = False
-) -> str:
+def render_terminal(report: Report, *, width: int, color: bool, unicode: bool = True, quiet: bool = False) -> str:
     """Return the report as text: no line is wider than `width` (20 at least), nothing is printed.
 
     With `quiet` only what went wrong and the closing sentence remain.

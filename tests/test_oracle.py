@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from oracle.capture import Capture, read_capture, sha256_of
 from oracle.cases import ExpectedError, evaluate_formula, load_case, load_cases, run_oracle
 from oracle.expect import mismatches
@@ -191,9 +192,7 @@ def test_gradient_agrees_with_finite_differences(changes: dict[str, Any]) -> Non
     batch, chosen = random_batch(), settings(**changes)
     result = grpo_oracle(**batch, settings=chosen)
     bounds = (1 - chosen.clip_eps_low, 1 + chosen.clip_eps_high)
-    assert min(np.abs(result.ratio - bound).min() for bound in bounds) > 1e-3, (
-        "too near a kink to differentiate"
-    )
+    assert min(np.abs(result.ratio - bound).min() for bound in bounds) > 1e-3, "too near a kink to differentiate"
     assert 0 < result.clip_counts["region"] < result.clip_counts["active"]
     np.testing.assert_allclose(result.grad, central_difference(batch, chosen), rtol=1e-6, atol=1e-9)
 

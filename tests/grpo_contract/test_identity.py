@@ -21,8 +21,8 @@ from grpo_contract import (
     error_from,
 )
 
-FROZEN = "@@FROZEN@@"
-FROZEN_INVOCATION = "@@INVOCATION@@"
+FROZEN = "fc5ef7c25622195772ccc430291990e02c47ec82e1a4e48567701ae59309f67a"
+FROZEN_INVOCATION = "b6483864a0de4e16b73e3915cef3d89c77894c82edbbac7c8b6b439f31363e16"
 
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("objective.clip_eps_low", {"objective": {"clip_eps_low": 0.1}}),

@@ -148,10 +148,10 @@ def test_one_device_says_that_it_shows_little() -> None:
 
 
 def test_layouts_nobody_asked_for_are_skipped_where_a_batch_is_too_small() -> None:
-    result = plan(RunConfig(batch=("wide", "seed"), controls="off"), device="cuda", available_ranks=8)
+    result = plan(RunConfig(batch=("wide", "ragged"), controls="off"), device="cuda", available_ranks=10)
     skipped = {case.name: case.skip for case in result.cases if case.skip}
-    reason = "{} DP ranks (expected 1 to 4, the number of sequences)"
-    assert skipped == {f"wide/s0/1x{dp}": reason.format(dp) for dp in (5, 6, 7, 8)}
+    reason = "{} DP ranks (expected 1 to 8, the number of sequences)"
+    assert skipped == {f"wide/s0/1x{dp}": reason.format(dp) for dp in (9, 10)}
 
 
 def test_many_ranks_on_few_cores_are_noted() -> None:
@@ -193,7 +193,7 @@ def test_unknown_batches_come_with_everything_else() -> None:
     found = messages(RunConfig(batch=("sed", "gone.safetensors"), tp=99), captures={"gone.safetensors": _gone()})
     assert found == [
         "--tp: expected at most 64 ranks on the CPU, got 99 (layout 99x1)",
-        "--batch: expected one of long, long-1024, long-4096, ragged, seed, wide, or a file ending in "
+        "--batch: expected one of long, long-1024, long-4096, ragged, seed, small, wide, or a file ending in "
         ".safetensors (did you mean seed?), got sed",
         "gone.safetensors: expected a capture file, got no such file",
     ]
@@ -320,10 +320,11 @@ def test_built_in_geometry() -> None:
         "long-1024": (8, 1024, 61, 64),
         "long-4096": (8, 4096, 61, 64),
         "ragged": (12, 48, 250, 256),
-        "wide": (4, 4, 151936, 152064),
+        "small": (8, 32, 61, 64),
+        "wide": (8, 8, 151936, 152064),
     }
     tiles = {name: contract_for(spec, RunConfig()).logprob.num_vocab_tiles for name, spec in BUILT_IN.items()}
-    assert tiles == {"seed": 32, "long-1024": 16, "long-4096": 16, "ragged": 16, "wide": 19}
+    assert tiles == {"seed": 32, "long-1024": 16, "long-4096": 16, "ragged": 16, "small": 16, "wide": 19}
 
 
 def test_contract_for_takes_what_was_given() -> None:
@@ -334,7 +335,7 @@ def test_contract_for_takes_what_was_given() -> None:
 
 def test_lengths() -> None:
     assert lengths(BUILT_IN["seed"], 0) == (32, 30, 28, 26, 24, 22, 20, 18)
-    assert lengths(BUILT_IN["wide"], 3) == (4, 4, 3, 3)
+    assert lengths(BUILT_IN["wide"], 3) == (8, 8, 7, 7, 6, 6, 5, 5)
     assert lengths(CONTROL, 1) == (32,) * 8
 
 

@@ -63,9 +63,7 @@ def _count_mismatches(expected: Mapping[str, Any], actual: Mapping[str, Any]) ->
             yield f"clip_fraction.{key}: expected {expected['clip_fraction'][key]}, got {count / active}"
 
 
-def _grad_mismatches(
-    expected: Mapping[str, Any], grad: Array, tolerance: tuple[float, float]
-) -> Iterator[str]:
+def _grad_mismatches(expected: Mapping[str, Any], grad: Array, tolerance: tuple[float, float]) -> Iterator[str]:
     if bool(np.isfinite(grad).all()) != expected["finite"]:
         yield f"grad: expected finite={expected['finite']}"
     measured = {

@@ -50,9 +50,7 @@ def drifting(name: str = "grad_policy_logits") -> QuantityResult:
     )
 
 
-def make_case(
-    verdict: str = "match", expect: str = "match", tp: int = 2, dp: int = 2, **fields
-) -> CaseResult:
+def make_case(verdict: str = "match", expect: str = "match", tp: int = 2, dp: int = 2, **fields) -> CaseResult:
     if "quantities" not in fields:
         compared = {"match": tuple(map(matching, QUANTITIES)), "drift": (matching(), drifting())}
         fields["quantities"] = compared.get(verdict, ())

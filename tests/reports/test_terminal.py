@@ -81,9 +81,7 @@ def test_colour_only_when_asked_whatever_the_environment(
     monkeypatch.setenv("NO_COLOR", "1")
     colored = draw(rich_report, 120, color=True)
     assert "\x1b[1;31m" in colored
-    assert [
-        line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", colored).splitlines()
-    ] == plain.splitlines()
+    assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", colored).splitlines()] == plain.splitlines()
 
 
 @pytest.mark.parametrize("name", ["[red]x[/red]", "[/]", "[bold", ":smile:", "a\\[b]"])

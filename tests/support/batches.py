@@ -6,10 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from oracle.capture import Capture, read_capture
-from oracle.cases import Case
-from oracle.grpo import OracleResult, OracleSettings, grpo_oracle
-from support.bits import differing
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract
@@ -18,6 +14,10 @@ from harness.batches import built_in
 from loss_ops.batch import GlobalBatch
 from loss_ops.quantities import GRADIENT
 from loss_ops.virtual_layout import VirtualOutcome, run_layout
+from oracle.capture import Capture, read_capture
+from oracle.cases import Case
+from oracle.grpo import OracleResult, OracleSettings, grpo_oracle
+from support.bits import differing
 
 DATA = Path(__file__).parents[1] / "data"
 SLICE = DATA / "smollm2-b4-t8.safetensors"
@@ -57,7 +57,11 @@ def capture_batch(path: Path = SLICE, **fields: Any) -> GlobalBatch:
 def capture_contract(capture: Capture, shape: Sequence[int], dtype: str, **fields: Any) -> GRPOLossContract:
     """The contract that a capture's metadata asks for."""
     meta = capture.metadata
-    stored = {"beta": float(meta["beta"]), "clip_eps": float(meta["clip_eps"]), "kl_estimator": meta["kl_estimator"]}
+    stored = {
+        "beta": float(meta["beta"]),
+        "clip_eps": float(meta["clip_eps"]),
+        "kl_estimator": meta["kl_estimator"],
+    }
     return GRPOLossContract.for_batch(
         num_sequences=shape[0],
         padded_seq_len=shape[1],

@@ -1,4 +1,4 @@
-"""Bit by bit: two tensors as integers, so that +0 and -0 differ and equal NaNs agree. Shares no code with the harness."""
+"""Bit by bit: tensors as integers: +0 and -0 differ, equal NaNs agree. Shares nothing with the harness."""
 
 from collections.abc import Mapping
 

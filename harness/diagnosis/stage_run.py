@@ -1,0 +1,87 @@
+"""The stages of an op, seen from outside: a second run of a drifting case, only to look between its steps.
+
+Stages are [S, T] float32 tensors of a rank's own sequences: logp, ratio, kl, policy. Ours and any op whose
+`apply` takes `observe(name, tensor)` show them; an op may also return them as `stages`, a mapping by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, ShardingSpec
+from harness.comparison import compare
+from harness.diagnosis.frame import Frame
+from harness.diagnosis.stage_order import STAGE_PREFIX
+from harness.drift import Drift
+from loss_ops.batch import GlobalBatch
+from loss_ops.checked_program import Checks, checked_program
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.virtual_layout import layout_shardings
+from loss_ops.virtual_ranks import Place, run_virtual
+
+Stages = dict[str, Tensor]
+Contracts = Callable[[ShardingSpec], GRPOLossContract]
+
+
+def shows_stages(op: Any) -> bool:
+    """Whether `apply` takes `observe`."""
+    try:
+        return "observe" in inspect.signature(op.apply).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def stages_of(result: Any) -> Stages:
+    """The stages that a result carries as an attribute or key `stages`; empty without one."""
+    held = result.get("stages") if isinstance(result, Mapping) else getattr(result, "stages", None)
+    return {name: value.detach() for name, value in held.items()} if isinstance(held, Mapping) else {}
+
+
+def virtual_stages(
+    op: DistributedGRPOLossOp, batch: GlobalBatch, layout: tuple[int, int], contracts: Contracts | None = None
+) -> dict[Place, Stages]:
+    """What every virtual rank of a layout shows. Raises what the ranks raise."""
+    seen: dict[Place, Stages] = {}
+    programs = {}
+    for each in layout_shardings(batch, *layout):
+        place = (each.tp_rank, each.dp_rank)
+        call = replace(batch.shard(each), group_sizes=layout)
+        if contracts is not None:
+            call = replace(call, contract=contracts(each))
+        seen[place] = {}
+        programs[place] = checked_program(call, op.stages, Checks(), observe=_recorder(seen[place]))
+    with torch.no_grad():
+        run_virtual(programs)
+    return seen
+
+
+def _recorder(kept: Stages) -> Callable[[str, Tensor], None]:
+    def observe(name: str, tensor: Tensor) -> None:
+        kept[name] = tensor.detach().clone()
+
+    return observe
+
+
+def compare_stages(expected: Stages, got: Stages, batch: GlobalBatch, sharding: ShardingSpec) -> tuple[Drift, ...]:
+    """A rank's stages against the baseline's rows; what masked slots hold does not count."""
+    start, stop = sharding.sequence_shard
+    active = batch.completion_mask[start:stop] != 0
+    frame = Frame(batch)
+    return tuple(
+        compare(
+            f"{STAGE_PREFIX}{name}",
+            torch.where(active, expected[name][start:stop], 0.0),
+            torch.where(active, value, 0.0),
+            (start, 0),
+            sharded=True,
+            frame=frame,
+        )
+        for name, value in got.items()
+        if name in expected and value.shape == active.shape
+    )

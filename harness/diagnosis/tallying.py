@@ -1,0 +1,202 @@
+"""Counts over the differing elements of two tensors, on their device, block by block, in bounded memory.
+
+Shapes: S sequences, T slots and V columns of the compared part; a vector is [S, 1, 1]; K differing elements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.diagnosis.bins import Bins, Cells, width_for
+from harness.diagnosis.frame import Frame
+from harness.diagnosis.tally import Moments, Tally, merge_groups, merge_moments
+
+BUCKETS = 65
+Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Differing:
+    """The differing elements of one block: values [K], places [K] within the part, ULP distances [K]."""
+
+    expected: Tensor
+    got: Tensor
+    s: Tensor
+    t: Tensor
+    v: Tensor
+    ulp: Tensor
+    scale: Tensor
+
+
+class Tallying:
+    """Collects blocks; `finish` gives the tally. Keeps two integers a slot and one a vocabulary tile."""
+
+    def __init__(
+        self, shape: Place, origin: Place, device: torch.device, frame: Frame | None, *, slots: bool
+    ) -> None:
+        self.shape, self.origin, self.frame, self.slots = shape, origin, frame, slots
+        sequences, length, columns = shape
+        self.tile = frame.tile_width if frame else 1
+        tiles = (origin[2] + columns - 1) // self.tile - origin[2] // self.tile + 1
+        whole = {"dtype": torch.int64, "device": device}
+        self.rows = torch.zeros(sequences * length, **whole)  # type: ignore[call-overload]
+        self.net = torch.zeros_like(self.rows)
+        self.tiles = torch.zeros(tiles, **whole)  # type: ignore[call-overload]
+        self.ulps = torch.zeros(BUCKETS, **whole)  # type: ignore[call-overload]
+        self.low = torch.full((sequences,), math.inf, dtype=torch.float64, device=device)
+        self.high = -self.low
+        self.counts = dict.fromkeys(("not_numbers", "non_finite", "zeroed", "bfloat16", "float16"), 0)
+        self.factor, self.offset = [Moments(base=1.0)], [Moments()]
+        self.relative = 0.0
+        self.eps = 0.0
+
+    def add(self, block: Differing) -> None:
+        """Count one block."""
+        row = block.s * self.shape[1] + block.t
+        self.rows += torch.bincount(row, minlength=len(self.rows))
+        self.tiles += torch.bincount((block.v + self.origin[2]) // self.tile - self.origin[2] // self.tile,
+                                     minlength=len(self.tiles))  # fmt: skip
+        if not block.expected.dtype.is_floating_point:
+            self.ulps += _digits(block.ulp)
+            return
+        self.eps = torch.finfo(block.expected.dtype).eps
+        apart = block.got.double() - block.expected.double()
+        grown = (apart.sign() * block.expected.double().sign()).nan_to_num().long()
+        self.net.index_add_(0, row, grown)
+        self._add_kinds(block)
+        self._add_sizes(block, apart)
+        self._add_factors(block)
+
+    def _add_kinds(self, block: Differing) -> None:
+        numbers = ~(block.expected.isnan() | block.got.isnan())
+        self.ulps += _digits(block.ulp[numbers])
+        found = {
+            "not_numbers": ~numbers,
+            "non_finite": ~block.got.isfinite() & block.expected.isfinite(),
+            "zeroed": (block.got == 0) & (block.expected != 0),
+            "bfloat16": block.got.bfloat16().double() == block.got.double(),
+            "float16": block.got.half().double() == block.got.double(),
+        }
+        for name, where in found.items():
+            self.counts[name] += int(where.sum())
+
+    def _add_sizes(self, block: Differing, apart: Tensor) -> None:
+        scale = torch.maximum(block.expected.double().abs(), block.scale.double())
+        relative = apart.abs() / scale.clamp_min(torch.finfo(block.expected.dtype).tiny)
+        worst = float(relative.nan_to_num(math.inf).max())
+        self.relative = max(self.relative, worst)
+        known = apart[apart.isfinite()]
+        self.offset.append(_moments(known, 0.0))
+
+    def _add_factors(self, block: Differing) -> None:
+        normal = 64 * torch.finfo(block.expected.dtype).tiny
+        usable = (block.expected.abs() > normal) & block.expected.isfinite() & block.got.isfinite()
+        factors = block.got[usable].double() / block.expected[usable].double()
+        self.factor.append(_moments(factors - 1, 1.0))
+        if len(factors):
+            self.low.scatter_reduce_(0, block.s[usable], factors, "amin")
+            self.high.scatter_reduce_(0, block.s[usable], factors, "amax")
+
+    def finish(self, first_non_finite: tuple[int, ...] | None, moved: tuple[tuple[int, int], ...]) -> Tally:
+        """The tally of everything added."""
+        rows = self.rows.view(self.shape[:2])
+        ulps = self.ulps.tolist()
+        while ulps and not ulps[-1]:
+            ulps.pop()
+        return Tally(
+            mismatched=int(rows.sum()),
+            ulps=tuple(ulps),
+            first_non_finite=first_non_finite,
+            factor=merge_moments(self.factor),
+            offset=merge_moments(self.offset),
+            relative=self.relative,
+            rows_up=int((self.net > 0).sum()),
+            rows_down=int((self.net < 0).sum()),
+            moved=moved,
+            eps=self.eps,
+            extent=self._extent(),
+            **self.counts,
+            **(self._places(rows) if self.slots else {}),  # type: ignore[arg-type]
+        )
+
+    def _extent(self) -> int:
+        if self.frame is None:
+            return max(self.shape)
+        contract = self.frame.batch.contract
+        return max(contract.geometry.padded_seq_len, contract.logprob.padded_vocab_size)
+
+    def _places(self, rows: Tensor) -> dict[str, object]:
+        sequences, length, columns = self.shape
+        start = self.origin[0]
+        found: dict[str, object] = {"sequence": _bins(rows.sum(1), start, length * columns)}
+        if length > 1 or columns > 1:
+            found["token"] = _bins(rows.sum(0), 0, sequences * columns)
+            found["cells"] = _cells(rows.cpu(), start)
+        if columns > 1 and self.frame:
+            found["tile"] = self._tile_bins(sequences * length)
+        return found | self._framed(rows, start, start + sequences)
+
+    def _tile_bins(self, slots: int) -> Bins:
+        first, last = self.origin[2], self.origin[2] + self.shape[2]
+        numbers = range(first // self.tile, first // self.tile + len(self.tiles))
+        widths = [min(last, (n + 1) * self.tile) - max(first, n * self.tile) for n in numbers]
+        return _bins(self.tiles, numbers[0], torch.tensor(widths) * slots)
+
+    def _framed(self, rows: Tensor, start: int, stop: int) -> dict[str, object]:
+        if self.frame is None:
+            return {}
+        found: dict[str, object] = {}
+        sizes = self.frame.group_sizes(start, stop)
+        spans = zip(sizes, self.low.tolist(), self.high.tolist(), strict=True)
+        found["group_factors"] = merge_groups(span for span in spans if span[1] <= span[2])
+        active = self.frame.active(start, stop)
+        if rows.shape == active.shape and self.shape[1] > 1:
+            found["masked"] = int(rows[~active].sum())
+            found["boundary"] = int(rows[self.frame.at_boundary(start, stop)].sum())
+        return found
+
+
+def _digits(distances: Tensor) -> Tensor:
+    """[65] how many distances have 0, 1, 2, ... binary digits; frexp's exponent is their number."""
+    return torch.bincount(torch.frexp(distances.double())[1].long(), minlength=BUCKETS)[:BUCKETS]
+
+
+def _moments(values: Tensor, base: float) -> Moments:
+    if not len(values):
+        return Moments(base=base)
+    return Moments(
+        base=base,
+        count=len(values),
+        total=float(values.sum()),
+        squares=float((values * values).sum()),
+        low=base + float(values.min()),
+        high=base + float(values.max()),
+    )
+
+
+def _bins(counts: Tensor, start: int, elements: int | Tensor) -> Bins:
+    """Bins of a count for each of the indices from `start` on, each standing for so many elements."""
+    held = counts.cpu()
+    width = width_for(start, start + len(held))
+    place = (torch.arange(len(held)) + start) // width
+    place -= start // width
+    total = int(place[-1]) + 1
+    sizes = torch.zeros(total, dtype=torch.int64)
+    sizes.index_add_(0, place, elements if isinstance(elements, Tensor) else torch.full_like(held, elements))
+    summed = torch.zeros(total, dtype=torch.int64).index_add_(0, place, held)
+    return Bins(width=width, first=start // width, counts=tuple(summed.tolist()), sizes=tuple(sizes.tolist()))
+
+
+def _cells(rows_ST: Tensor, start: int) -> Cells:
+    sequences, length = rows_ST.shape
+    tall, wide = width_for(start, start + sequences), width_for(0, length)
+    place = (torch.arange(sequences) + start) // tall - start // tall
+    narrow = torch.zeros(int(place[-1]) + 1, length, dtype=torch.int64).index_add_(0, place, rows_ST)
+    column = torch.arange(length) // wide
+    cells = torch.zeros(len(narrow), int(column[-1]) + 1, dtype=torch.int64).index_add_(1, column, narrow)
+    rows = tuple(tuple(row) for row in cells.tolist())
+    return Cells(sequence_width=tall, token_width=wide, first=start // tall, rows=rows)

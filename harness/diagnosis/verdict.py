@@ -1,0 +1,137 @@
+"""The verdict on a drifting case in plain words, from what all ranks counted. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.diagnosis.causes import factor_causes, offset_causes
+from harness.diagnosis.patterns import Fit, Pattern, fit, fit_offset, is_constant_factor
+from harness.diagnosis.stage_order import FirstStage, first_stage, in_order
+from harness.diagnosis.tally import Tally, merge
+from harness.diagnosis.whereabouts import whereabouts
+from harness.drift import Drift
+from reports.diagnosis import Diagnosis
+
+Place = tuple[int, int]
+PLAIN = (Pattern.ROUNDING, Pattern.UNKNOWN)
+FIRST = (Pattern.NON_FINITE, Pattern.STD, Pattern.OFFSET, Pattern.MOVED)
+"""Patterns that name their cause, whichever stage shows them."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One quantity as all ranks saw it: (rank, drift), a rank being (tp_rank, dp_rank)."""
+
+    name: str
+    seen: tuple[tuple[Place, Drift], ...]
+
+    @property
+    def drifted(self) -> list[tuple[Place, Drift]]:
+        """Ranks whose part or copy differs."""
+        return [(place, drift) for place, drift in self.seen if drift.mismatched]
+
+    @cached_property
+    def tally(self) -> Tally | None:
+        """The tally of the whole quantity: of each part that of the rank that saw the most."""
+        worst: dict[tuple[int, ...], Drift] = {}
+        for _, drift in self.drifted:
+            if drift.shard not in worst or drift.mismatched > worst[drift.shard].mismatched:
+                worst[drift.shard] = drift
+        parts = [drift.tally for drift in worst.values() if drift.tally is not None]
+        return merge(parts) if parts else None
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The pattern of the quantity."""
+        if self.tally is None:
+            return Fit(Pattern.UNKNOWN)
+        if self.name == "token_logp" and (offset := fit_offset(self.tally)) is not None:
+            return offset
+        found = fit(self.tally)
+        if found.pattern is Pattern.UNKNOWN and (factors := self._rank_factors()):
+            words = ", ".join(f"{factor:.6g} on dp {dp}" for dp, factor in sorted(factors.items()))
+            return Fit(Pattern.RANK_FACTOR, detail=f": {words}")
+        return found
+
+    def _rank_factors(self) -> dict[int, float]:
+        """A constant factor of each DP rank's part; nothing where a part has none."""
+        by_rank: dict[int, list[Tally]] = {}
+        for (_, dp), drift in self.drifted:
+            if drift.shard and drift.tally is not None:
+                by_rank.setdefault(dp, []).append(drift.tally)
+        merged = {dp: merge(parts) for dp, parts in by_rank.items()}
+        if len(merged) < 2 or not all(is_constant_factor(each.factor, each.eps) for each in merged.values()):
+            return {}
+        return {dp: each.factor.mean for dp, each in merged.items()}
+
+
+def gather_evidence(ranks: Iterable[tuple[Place, Sequence[Drift]]]) -> dict[str, Evidence]:
+    """The evidence on every compared quantity, by name, in the order of the stages."""
+    found: dict[str, list[tuple[Place, Drift]]] = {}
+    for place, drifts in ranks:
+        for drift in drifts:
+            found.setdefault(drift.name, []).append((place, drift))
+    return {name: Evidence(name, tuple(found[name])) for name in in_order(found)}
+
+
+def diagnose(evidence: Mapping[str, Evidence], layout: Place) -> Diagnosis | None:
+    """Why the case drifts; None when it does not."""
+    drifting = {name: each for name, each in evidence.items() if each.drifted}
+    if not drifting:
+        return None
+    stage = first_stage({name: bool(each.drifted) for name, each in evidence.items()})
+    main = _main(drifting)
+    where = whereabouts(main.name, main.seen)
+    found = main.fit
+    if found.pattern is Pattern.UNKNOWN and where is not None:
+        found = Fit(where.pattern)
+    return Diagnosis(
+        pattern=found.pattern.value,
+        words=_words(main, found, where.words if where else None, stage),
+        stage=stage.name if stage else None,
+        inputs=stage.inputs if stage else (),
+        unseen=stage.unseen if stage else (),
+        where=where.words if where else None,
+        likely=_likely(found, layout),
+    )
+
+
+def _main(drifting: Mapping[str, Evidence]) -> Evidence:
+    """The quantity that explains the case: a named cause, then any pattern, then what is not mere rounding."""
+    fits = {name: each.fit.pattern for name, each in drifting.items()}
+    for wanted in FIRST:
+        named = [name for name, pattern in fits.items() if pattern is wanted]
+        if named:
+            return drifting[named[0]]
+    telling = [name for name, pattern in fits.items() if pattern not in PLAIN]
+    unknown = [name for name, pattern in fits.items() if pattern is Pattern.UNKNOWN]
+    return drifting[[*telling, *unknown, *fits][0]]
+
+
+def _words(main: Evidence, found: Fit, where: str | None, stage: FirstStage | None) -> str:
+    words = f"{found} in {main.name}"
+    if found.pattern in (Pattern.RANK, Pattern.SEQUENCES):
+        words = f"{where} in {main.name}, without a known pattern"
+    elif where:
+        words += f", {where}"
+    if stage is None:
+        return words
+    if stage.inputs:
+        return f"{words}; first stage to differ: {stage.name}, while {_listed(stage.inputs)} agree"
+    return f"{words}; first stage to differ: {stage.name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _likely(found: Fit, layout: Place) -> tuple[str, ...]:
+    tp, dp = layout
+    if found.value is None or not math.isfinite(found.value):
+        return ("each rank divides by its own token count",) if found.pattern is Pattern.RANK_FACTOR else ()
+    if found.pattern is Pattern.OFFSET:
+        return offset_causes(found.value, tp)
+    return factor_causes(found.value, tp, dp)

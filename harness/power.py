@@ -1,0 +1,122 @@
+"""Power: the measured chance that another summation order would show on a batch.
+
+The good op is run at 1x1 again and again with every sum in another random order: slots of a sequence, vocabulary
+tiles, sequences of the batch, members of a group. The share of orders that change a quantity's bits is the chance
+that a comparison of that quantity would have seen a changed order. A quantity with power 0 proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_contract import ShardingSpec
+from loss_ops import logprob
+from loss_ops.advantages import group_advantages
+from loss_ops.batch import GlobalBatch
+from loss_ops.checked_program import Checks, checked_program
+from loss_ops.gather import Program
+from loss_ops.inputs import LossInputs, Slots
+from loss_ops.logprob import Logprobs
+from loss_ops.loss_program import LossState, gradient_of
+from loss_ops.quantities import quantities
+from loss_ops.real_ranks import RealRanks
+from loss_ops.result import GRPOLossResult
+from loss_ops.scalars import Scalars, scalars
+from loss_ops.sequence_totals import SequenceTotals
+from loss_ops.stages import NATIVE_STAGES, Stages
+from loss_ops.tile_stats import TileStats
+from loss_ops.vocab_shard import VocabShard
+
+TRIALS = 8
+GRADIENT_ROWS = 64
+
+
+def measure_power(batch: GlobalBatch, trials: int = TRIALS) -> dict[str, float]:
+    """For each floating quantity, the share of `trials` random orders that moved its bits on `batch`.
+
+    The gradient is looked at in the first active slots only. Nothing is drawn from the global generator.
+    """
+    draw = torch.Generator().manual_seed(0)
+    stats: dict[int, TileStats] = {}
+    good = _quantities(batch, _remembering(NATIVE_STAGES, stats))
+    moved = dict.fromkeys((name for name, value in good.items() if value.is_floating_point()), 0)
+    for _ in range(trials):
+        other = _quantities(batch, _shuffled(_remembering(NATIVE_STAGES, stats), draw))
+        for name in moved:
+            moved[name] += not torch.equal(_bits(good[name]), _bits(other[name]))
+    return {name: count / trials for name, count in moved.items()}
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.contiguous().view(torch.uint8) if values.dim() else values.reshape(1).view(torch.uint8)
+
+
+def _quantities(batch: GlobalBatch, stages: Stages) -> dict[str, Tensor]:
+    call = batch.shard(ShardingSpec.even(1, 1, contract=batch.contract))
+    with torch.no_grad():
+        program = checked_program(call, stages, Checks(validate="off", preflight=False))
+        inputs, state = RealRanks().run(program)
+        gradient = gradient_of(*_first_active(inputs, state), stages)
+    return quantities(GRPOLossResult.of(state, state.loss, {}), gradient)
+
+
+def _first_active(inputs: LossInputs, state: LossState) -> tuple[LossInputs, LossState]:
+    rows = inputs.slots.active_N.nonzero()[:GRADIENT_ROWS, 0]
+    slots = Slots(inputs.slots.action_ids_N[rows], inputs.slots.active_N[rows], *_rest(inputs.slots))
+    softmax = Logprobs(*(each[rows] for each in vars(state.softmax_N).values()))
+    part = replace(inputs, policy_logits_NV=inputs.policy_logits_NV[rows])
+    part.__dict__["slots"] = slots
+    return part, replace(state, coefficient_N=state.coefficient_N[rows], softmax_N=softmax)
+
+
+def _rest(slots: Slots) -> tuple[VocabShard, float]:
+    return slots.shard, slots.temperature
+
+
+def _remembering(base: Stages, held: dict[int, TileStats]) -> Stages:
+    """Tile statistics are the costly part and the same in every trial: computed once a tensor."""
+
+    def tile_stats(logits_NV: Tensor, *arguments: Any) -> TileStats:
+        key = logits_NV.data_ptr()
+        if key not in held:
+            held[key] = base.tile_stats(logits_NV, *arguments)
+        return held[key]
+
+    return replace(base, tile_stats=tile_stats)
+
+
+def _shuffled(base: Stages, draw: torch.Generator) -> Stages:
+    def order(count: int, like: Tensor) -> Tensor:
+        return torch.randperm(count, generator=draw).to(like.device)
+
+    def token_sum(terms_ST: Tensor, active_ST: Tensor, inputs: LossInputs) -> Tensor:
+        slots = order(terms_ST.shape[1], terms_ST)
+        return base.token_sum(terms_ST[:, slots], active_ST[:, slots], inputs)
+
+    def merge(
+        max_KN: Tensor, sum_KN: Tensor, selected_PN: Tensor, ids_N: Tensor, shard: VocabShard
+    ) -> Program[Logprobs]:
+        tiles = order(len(max_KN), max_KN)
+        return logprob.merge(max_KN[tiles], sum_KN[tiles], selected_PN, ids_N, shard)
+        yield
+
+    def shuffled_scalars(
+        totals_B: SequenceTotals, local_S: SequenceTotals, inputs: LossInputs
+    ) -> Program[Scalars]:
+        sequences = order(len(totals_B.policy), totals_B.policy)
+        moved = SequenceTotals(*(each[sequences] for each in vars(totals_B).values()))
+        found = yield from scalars(moved, local_S, inputs)
+        weight_B = torch.empty_like(found.weight_B).index_copy_(0, sequences, found.weight_B)
+        return replace(found, weight_B=weight_B)
+
+    def advantages(rewards_B: Tensor, inputs: LossInputs) -> Tensor:
+        geometry, spec = inputs.contract.geometry, inputs.contract.objective.advantage
+        members = torch.cat([start + order(stop - start, rewards_B) for start, stop in geometry.groups])
+        found = group_advantages(rewards_B[members], geometry.group_boundaries, spec)
+        return torch.empty_like(found).index_copy_(0, members, found)
+
+    return replace(base, token_sum=token_sum, merge=merge, scalars=shuffled_scalars, advantages=advantages)

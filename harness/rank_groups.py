@@ -1,0 +1,55 @@
+"""Process groups of a rank: joined once, one pair for every layout of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from harness.candidate import Groups
+from harness.meeting import meeting_place
+from harness.planned import Plan
+from harness.rundir import RunDir
+
+Layout = tuple[int, int]
+START_UP_SECONDS = 300
+BACKENDS = {"gloo": "gloo", "gloo-shared-gpu": "gloo", "nccl": "cpu:gloo,cuda:nccl", "virtual": "gloo"}
+# What is left of a shared device's memory is the context of each rank, which torch does not count.
+SHARED_MEMORY = 0.9
+
+
+def device_of(plan: Plan, local_rank: int) -> torch.device:
+    """The device of a rank: ranks that share one are neighbours."""
+    if plan.device == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank // plan.ranks_per_device)
+
+
+def join(plan: Plan, device: torch.device, rundir: RunDir) -> None:
+    """Join the run's ranks. Control messages go over gloo, tensors over the plan's transport."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        if plan.ranks_per_device > 1:
+            torch.cuda.set_per_process_memory_fraction(SHARED_MEMORY / plan.ranks_per_device, device)
+    # The launcher's deadline is the one that counts; this one only has to be later.
+    timeout = timedelta(seconds=plan.timeout + START_UP_SECONDS)
+    dist.init_process_group(BACKENDS[plan.transport], timeout=timeout, **meeting_place(rundir))
+
+
+def layout_groups(layouts: Iterable[Layout], rank: int) -> dict[Layout, Groups]:
+    """This rank's groups in each layout. Every rank calls this with the same layouts, in the same order."""
+    return {layout: _groups(layout, rank) for layout in sorted(set(layouts))}
+
+
+def _groups(layout: Layout, rank: int) -> Groups:
+    tp, dp = layout
+    lines_tp = [[d * tp + t for t in range(tp)] for d in range(dp)] if tp > 1 else []
+    lines_dp = [[d * tp + t for d in range(dp)] for t in range(tp)] if dp > 1 else []
+    return Groups(_own_group(lines_tp, rank), _own_group(lines_dp, rank))
+
+
+def _own_group(lines: list[list[int]], rank: int) -> dist.ProcessGroup | None:
+    made = [(line, dist.new_group(line)) for line in lines]
+    return next((group for line, group in made if rank in line), None)

@@ -1,0 +1,69 @@
+"""The plan of a comparison of training runs, as data: which degree, which trainer, what must come out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.layouts import divisors
+from harness.workloads.train_settings import TrainSettings
+
+CONTROL_UPDATES = 3
+CONTROL_MICRO_BATCH = 3
+
+
+class TrainCase(BaseModel):
+    """One training run at a DP degree, compared with one rank's. `settings` are its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: int
+    name: str
+    degree: int
+    settings: TrainSettings
+    mistake: Literal["local_mean", "micro_batch_mean"] | None = None
+    expect: Literal["match", "caught", "any"] = "match"
+    skip: str | None = None
+
+
+class TrainPlan(BaseModel):
+    """Everything the workers need to know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ranks: int
+    device: Literal["cpu", "cuda"]
+    timeout: float
+    cases: tuple[TrainCase, ...]
+
+
+def plan_training(settings: TrainSettings) -> TrainPlan:
+    """The run itself at every degree above 1 that divides `dp` (at 1 when there is none), then the controls."""
+    degrees = [degree for degree in divisors(settings.dp) if degree > 1] or [1]
+    cases = [
+        {"name": f"{settings.workload} dp {degree}", "degree": degree, "settings": settings} for degree in degrees
+    ]
+    if settings.controls == "on":
+        cases += _controls(settings)
+    numbered = tuple(TrainCase(index=index, **case) for index, case in enumerate(cases))
+    return TrainPlan(ranks=settings.dp, device=settings.device, timeout=settings.timeout, cases=numbered)
+
+
+def _controls(settings: TrainSettings) -> list[dict[str, Any]]:
+    """Mistakes on the tiny policy, whatever is trained. A local mean is right where all shares weigh the same."""
+    tiny = TrainSettings(updates=CONTROL_UPDATES, device=settings.device)
+    token_mean = tiny.model_copy(update={"normalizer": "global_active_tokens"})
+    cut = {"micro_batch": CONTROL_MICRO_BATCH}
+    found = [
+        _control("gradients_all_reduced", tiny.model_copy(update={"combine": "all_reduce"}), None, "caught"),
+        _control("local_mean_of_tokens", token_mean, "local_mean", "caught"),
+        _control("micro_batch_mean_of_tokens", token_mean.model_copy(update=cut), "micro_batch_mean", "caught"),
+        _control("local_mean_of_sequences", tiny, "local_mean", "any"),
+    ]
+    skip = "needs at least 2 ranks" if settings.dp == 1 else None
+    return [{**control, "degree": settings.dp, "skip": skip} for control in found]
+
+
+def _control(name: str, settings: TrainSettings, mistake: str | None, expect: str) -> dict[str, Any]:
+    return {"name": name, "settings": settings, "mistake": mistake, "expect": expect}

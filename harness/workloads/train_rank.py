@@ -1,0 +1,158 @@
+"""One rank of a comparison of training runs: rank 0 trains alone, then the ranks of a case train together."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel
+
+from grpo_contract import GRPOVerifyError
+from harness.environment import environment
+from harness.exchange import gather_texts
+from harness.rundir import ENVIRONMENT, RunDir, write_atomic
+from harness.status import CaseRef, Phase, StatusWriter
+from harness.workloads.ranks import Place, RealDriver
+from harness.workloads.train_plan import TrainCase, TrainPlan
+from harness.workloads.train_result import train_result
+from harness.workloads.train_settings import TrainSettings
+from harness.workloads.train_workloads import recipe_of, workload_of
+from harness.workloads.training import OnUpdate, Update, Workload, train
+from harness.workloads.trajectory import Recorded, TrajectoryComparison, digests_of, parameter_digest, state_of
+
+START_UP_SECONDS = 300
+
+
+class RankTrajectory(BaseModel):
+    """What a rank says after a case: the digest of its parameters after each update, or the error it met."""
+
+    digests: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class TrainRank:
+    """Runs every case of `plan` that has a place for this rank; rank 0 compares and writes the results."""
+
+    def __init__(self, plan: TrainPlan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
+        self.plan, self.rundir, self.rank, self.status = plan, rundir, rank, status
+        self.device = torch.device(f"cuda:{local_rank}" if plan.device == "cuda" else "cpu")
+        self._baselines: dict[str, Recorded] = {}
+        self._groups: dict[int, dist.ProcessGroup | None] = {}
+
+    def run(self) -> None:
+        """Join, run all cases, leave."""
+        self._join()
+        if self.rank == 0:
+            write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
+        self.status.update(phase=Phase.READY)
+        for case in self.plan.cases:
+            if case.skip is None:
+                self._run(case)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def _join(self) -> None:
+        if self.plan.device == "cuda":
+            torch.cuda.set_device(self.device)
+        backend = "cpu:gloo,cuda:nccl" if self.plan.device == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=self.plan.timeout + START_UP_SECONDS))
+        for degree in sorted({case.degree for case in self.plan.cases}):
+            group = dist.new_group(list(range(degree))) if degree > 1 else None
+            self._groups[degree] = group if self.rank < degree else None
+
+    def _run(self, case: TrainCase) -> None:
+        takes_part = self.rank < case.degree
+        self.status.update(case=CaseRef(index=case.index, name=case.name), idle=not takes_part)
+        started = time.perf_counter()
+        refused = self._prepare(case.settings)
+        comparison = (
+            TrajectoryComparison(self._baselines[_key(case.settings)]) if self._compares(refused) else None
+        )
+        own = self._trajectory(case, comparison) if takes_part and not refused else RankTrajectory(error=refused)
+        self.status.update(phase=Phase.COMPARE)
+        texts = gather_texts(own.model_dump_json() if takes_part else "")
+        if self.rank == 0:
+            ranks = [RankTrajectory.model_validate_json(text) for text in texts if text]
+            digests, error = (
+                [each.digests for each in ranks],
+                next((each.error for each in ranks if each.error), None),
+            )
+            transport = "nccl" if self.plan.device == "cuda" else "gloo"
+            result = train_result(
+                case, comparison, digests, error, transport=transport, seconds=time.perf_counter() - started
+            )
+            self.rundir.write_case(case.index, result.model_dump_json())
+
+    def _compares(self, refused: str | None) -> bool:
+        return self.rank == 0 and not refused
+
+    def _prepare(self, settings: TrainSettings) -> str | None:
+        """Rank 0 trains alone unless it has already; all ranks learn whether that was refused."""
+        told = ""
+        if self.rank == 0 and _key(settings) not in self._baselines:
+            try:
+                self._baselines[_key(settings)] = self._alone(settings)
+            except GRPOVerifyError as error:
+                told = str(error)
+        self.status.tick()
+        return gather_texts(told)[0] or None
+
+    def _alone(self, settings: TrainSettings) -> Recorded:
+        recorded = Recorded(self.rundir.path / "states" / str(len(self._baselines)))
+        # Whatever the run under test does, the baseline combines in the fixed order.
+        reference = settings.model_copy(update={"combine": "fixed_order"})
+        workload = workload_of(reference, self.device)
+
+        def on_update(update: Update) -> None:
+            self.status.tick()
+            recorded.record(state_of(update, workload.parameters()))
+
+        self._train(workload, reference, None, Place(), None, on_update)
+        return recorded
+
+    def _trajectory(self, case: TrainCase, comparison: TrajectoryComparison | None) -> RankTrajectory:
+        workload = workload_of(case.settings, self.device)
+        digests: list[str] = []
+
+        def on_update(update: Update) -> None:
+            self.status.tick()
+            state = state_of(update, workload.parameters())
+            if comparison is not None:
+                comparison.see(state)
+            digests.append(parameter_digest(digests_of(state)))
+
+        place = Place(self.rank, case.degree)
+        try:
+            self._train(workload, case.settings, case.mistake, place, self._groups[case.degree], on_update)
+        except GRPOVerifyError as error:
+            return RankTrajectory(digests=tuple(digests), error=str(error))
+        return RankTrajectory(digests=tuple(digests))
+
+    def _train(
+        self,
+        workload: Workload,
+        settings: TrainSettings,
+        mistake: str | None,
+        place: Place,
+        group: dist.ProcessGroup | None,
+        on_update: OnUpdate,
+    ) -> None:
+        recipe = recipe_of(settings, mistake, self.status.tick)
+        program = train(workload, range(1, settings.num_updates + 1), place, recipe, on_update)
+        RealDriver(group, self._watch).run(program)
+
+    def _watch(self, purpose: str) -> None:
+        phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD
+        if self.status.phase is not phase:
+            self.status.update(phase=phase)
+        self.status.tick()
+
+
+def _key(settings: TrainSettings) -> str:
+    """Runs with the same key have the same baseline: how gradients travel does not enter it."""
+    return settings.model_dump_json(
+        exclude={"combine", "dp", "out", "format", "quiet", "color", "timeout", "controls"}
+    )

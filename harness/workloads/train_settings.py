@@ -1,0 +1,89 @@
+"""The settings of `grpo-verify train`: one frozen model behind its flags. Never imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from grpo_contract import Problem, ReductionSpec, TokenNormalizer
+from harness.config_problems import from_pydantic, relocated
+from harness.run_config import RequestError, flag_name
+from reports.formats import RENDERERS
+
+UPDATES = {"tiny": 100, "language-model": 2}
+
+
+def _setting(default: Any, about: str) -> Any:
+    return Field(default=default, description=about)
+
+
+def _format(value: str) -> str:
+    if value not in RENDERERS:
+        raise ValueError(f"one of {', '.join(RENDERERS)}")
+    return value
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class TrainSettings(BaseModel):
+    """What to train, over how many ranks, and how to report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dp: Count = _setting(2, "largest DP degree; all its divisors are compared with one rank")
+    workload: Literal["tiny", "language-model"] = _setting("tiny", "what is trained")
+    updates: Count | None = _setting(None, "updates of a run; by default 100 (tiny) or 2 (language-model)")
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = _setting(0, "seed of all sampling")
+    combine: Literal["fixed_order", "all_reduce"] = _setting("fixed_order", "how gradients of ranks become one")
+    micro_batch: Count | None = _setting(None, "sequences computed at a time on a rank; whole blocks")
+    block: Count = _setting(1, "language-model: sequences of one forward, whose shape never changes")
+    normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
+    alpha: float | None = _setting(None, "exponent of the length_power normalizer")
+    fixed_constant: float | None = _setting(None, "divisor of the fixed_constant normalizer")
+    model: str | None = _setting(None, "language-model: a folder, a GGUF file, or a hub name")
+    samples: Count = _setting(8, "language-model: samples of a prompt under the uniform allocator")
+    allocator: Literal["uniform", "vigor"] = _setting("uniform", "language-model: who gets the rollouts")
+    device: Literal["cpu", "cuda"] = _setting("cpu", "where the ranks compute")
+    controls: Literal["on", "off"] = _setting("on", "usual mistakes of trainers, which must be seen")
+    timeout: Annotated[float, Field(gt=0)] = _setting(300.0, "seconds without progress before ranks are ended")
+    out: Path | None = _setting(None, "folder that keeps the report and the logs")
+    format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
+    quiet: bool = _setting(False, "no progress, and only the outcome in the report")
+    color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
+
+    @classmethod
+    def of_flags(cls, flags: dict[str, Any]) -> TrainSettings:
+        """Settings from the flags that were given. Raises one RequestError with every problem."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        try:
+            settings = cls(**given)
+        except ValidationError as error:
+            raise RequestError(from_pydantic(error, {name: flag_name(name) for name in given})) from None
+        problems = settings.problems()
+        if problems:
+            raise RequestError(problems)
+        return settings
+
+    def problems(self) -> list[Problem]:
+        """What does not fit together."""
+        found = [relocated(each, flag_name) for each in ReductionSpec.problems(self.reduction_fields())]
+        if self.workload == "language-model" and self.model is None:
+            expected = "a folder, a GGUF file or a hub name (--workload is language-model)"
+            found.append(Problem("request.model", "--model", expected, "nothing"))
+        if self.micro_batch is not None and self.micro_batch % self.block:
+            expected = f"a multiple of --block {self.block}"
+            found.append(Problem("request.micro_batch", "--micro-batch", expected, str(self.micro_batch)))
+        return found
+
+    def reduction_fields(self) -> dict[str, Any]:
+        """The contract fields of the reduction that were given."""
+        fields = {"token_normalizer": self.normalizer, "alpha": self.alpha, "fixed_constant": self.fixed_constant}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of a run."""
+        return self.updates or UPDATES[self.workload]

@@ -1,0 +1,214 @@
+"""GRPO training as one program for real and virtual ranks, with the same parameter bits at every DP degree.
+
+An update: a rollout that every rank knows whole, then passes over it. In a pass each rank computes its sequences
+in parts, each block of sequences gives one gradient, and the gradients of all blocks are combined in the order
+that `combine` fixes. Every rank takes the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, Problem, ShardingError, ShardingSpec, even_bounds
+from harness.workloads.combine import Combine, GradientSum
+from harness.workloads.mistakes import Mistake, mistaken
+from harness.workloads.ranks import Place, TrainingProgram
+from loss_ops.checked_program import Checks
+from loss_ops.fixed_batch import FixedBatch, Part, collect, fix_batch, rank_call
+from loss_ops.result import GRPOLossResult
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A batch of answers, known whole on every rank: [B, T] ids and mask, and what the policy needs beside."""
+
+    contract: GRPOLossContract
+    action_ids_BT: Tensor
+    mask_BT: Tensor
+    source: Any
+
+
+class Workload(Protocol):
+    """A policy with its task and its optimizer. `block` sequences give one gradient; `op` is the loss op."""
+
+    block: int
+    op: Any
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The trained tensors by name, in a fixed order."""
+
+    def rollout(self, update: int, place: Place) -> TrainingProgram[Rollout]:
+        """The answers of update `update`, which must not depend on `place`."""
+
+    def rewards(self, rollout: Rollout, start: int, stop: int) -> Tensor:
+        """[stop - start] rewards of these global sequences."""
+
+    def logprobs(self, rollout: Rollout, start: int, stop: int) -> Tensor:
+        """[stop - start, T] float32 log-probabilities of the taken tokens under the present parameters."""
+
+    def part(
+        self, rollout: Rollout, start: int, stop: int, apply: Callable[..., Part]
+    ) -> tuple[Part, Iterable[tuple[int, Tensor]]]:
+        """Forward and backward of whole blocks: the part, and (block, flat gradient) of each of its blocks.
+
+        `apply(logits, start=..., ref_local_logits=...)` is the loss op with everything else filled in.
+        """
+
+    def step(self, gradient: Tensor) -> None:
+        """Move the parameters by the batch's flat gradient."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: passes over a rollout, how gradients are combined, sequences per part (None: all at once).
+
+    `mistake` plants a usual error of trainers, to show that it is seen. `validate` is that of the loss op.
+    `on_part` is called after each part: a sign of life.
+    """
+
+    passes: int = 4
+    combine: Combine = Combine.FIXED_ORDER
+    micro_batch: int | None = None
+    mistake: Mistake | None = None
+    validate: str = "full"
+    on_part: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did: its number from 1, the loss of its last pass, the rewards [B] of its rollout."""
+
+    number: int
+    result: GRPOLossResult
+    rewards_B: Tensor
+
+
+OnUpdate = Callable[[Update], None]
+
+
+def train(
+    workload: Workload, updates: Iterable[int], place: Place, recipe: Recipe, on_update: OnUpdate
+) -> TrainingProgram[None]:
+    """Run `updates` (numbers from 1) as DP rank `place`; `on_update` is called after each.
+
+    Raises InputError, the same on every rank, for rewards that are not finite or missing and for empty answers.
+    """
+    for number in updates:
+        on_update((yield from train_update(workload, number, place, recipe)))
+
+
+def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) -> TrainingProgram[Update]:
+    """One update: rollout, rewards gathered, then the passes; returns the loss of the last."""
+    rollout = yield from workload.rollout(number, place)
+    check_answers(rollout.mask_BT)
+    blocks = block_bounds(rollout.contract, workload.block, place)
+    sharding = sharding_of(rollout.contract, workload.block, place)
+    start, stop = sharding.sequence_shard
+    call = rank_call(
+        rollout.action_ids_BT[start:stop],
+        workload.logprobs(rollout, start, stop),
+        _filled(workload.rewards(rollout, start, stop), stop - start),
+        contract=rollout.contract,
+        sharding=sharding,
+        completion_mask=rollout.mask_BT[start:stop],
+        has_reference=rollout.contract.objective.beta > 0,
+        group_sizes=(None, place.degree),
+    )
+    checks = Checks("full" if recipe.validate == "full" else "off", place.degree > 1, workload.op.identity)
+    fixed = yield from fix_batch(call, checks)
+    parts: list[Part] = []
+    for _ in range(recipe.passes):
+        gradients = GradientSum(recipe.combine, blocks, place)
+        parts = _pass(workload, rollout, fixed, recipe, place, gradients)
+        workload.step((yield from gradients.combined()))
+    return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0])
+
+
+def _pass(
+    workload: Workload,
+    rollout: Rollout,
+    fixed: FixedBatch,
+    recipe: Recipe,
+    place: Place,
+    gradients: GradientSum,
+) -> list[Part]:
+    """Forward and backward of this rank's sequences, part by part; needs no other rank."""
+    done = []
+    cuts = part_bounds(*fixed.rows, recipe.micro_batch, workload.block)
+    for start, stop in cuts:
+        used, scale = mistaken(recipe.mistake, fixed, (start, stop), len(cuts), place.degree)
+
+        def apply(logits: Tensor, used: FixedBatch = used, scale: float = scale, **options: Any) -> Part:
+            return used.apply(workload.op, logits, grad_scale=scale, validate=recipe.validate, **options)
+
+        part, leaves = workload.part(rollout, start, stop, apply)
+        done.append(part)
+        for block, gradient in leaves:
+            gradients.add_leaf(block, gradient)
+        recipe.on_part()
+    return done
+
+
+def check_answers(mask_BT: Tensor) -> None:
+    """Raise InputError naming the sequences without a token: training has nothing to learn from them."""
+    empty = (mask_BT == 0).all(dim=1).nonzero().flatten().tolist()
+    if empty:
+        raise InputError(
+            [
+                Problem("input.empty_answer", f"completion_mask at sequence {each}", "at least one token", "none")
+                for each in empty[:4]
+            ]
+        )
+
+
+def _filled(rewards: Tensor, count: int) -> Tensor:
+    """A missing reward as a NaN, which the loss op refuses by its sequence, on every rank."""
+    missing = count - len(rewards)
+    return (
+        rewards if missing <= 0 else torch.cat((rewards.float(), rewards.new_full((missing,), torch.nan).float()))
+    )
+
+
+def num_blocks(contract: GRPOLossContract, block: int) -> int:
+    """Blocks of the batch; the last may be short."""
+    return -(-contract.geometry.num_sequences // block)
+
+
+def block_bounds(contract: GRPOLossContract, block: int, place: Place) -> tuple[tuple[int, int], ...]:
+    """The blocks of each DP rank, as even as they go."""
+    return even_bounds(num_blocks(contract, block), place.degree)
+
+
+def sharding_of(contract: GRPOLossContract, block: int, place: Place) -> ShardingSpec:
+    """This rank's place: whole blocks of sequences, all columns. Raises ShardingError when blocks are too few."""
+    return _sharding(contract.geometry.num_sequences, contract.logprob.padded_vocab_size, block, place)
+
+
+@lru_cache(maxsize=256)
+def _sharding(sequences: int, columns: int, block: int, place: Place) -> ShardingSpec:
+    blocks = -(-sequences // block)
+    if place.degree > blocks:
+        expected = f"1 to {blocks}, the number of blocks of {block} sequences"
+        raise ShardingError(Problem("sharding.degree", "dp_degree", expected, str(place.degree)))
+    bounds = even_bounds(blocks, place.degree)
+    return ShardingSpec(
+        dp_rank=place.rank,
+        dp_degree=place.degree,
+        vocab_shard_bounds=((0, columns),),
+        sequence_shard_bounds=tuple((a * block, min(b * block, sequences)) for a, b in bounds),
+    )
+
+
+def part_bounds(start: int, stop: int, micro_batch: int | None, block: int) -> list[tuple[int, int]]:
+    """Parts of a rank's sequences: `micro_batch` each, whole blocks; the last may be short."""
+    size = stop - start if micro_batch is None else micro_batch
+    if size % block and micro_batch is not None:
+        expected = f"a multiple of the block of {block} sequences"
+        raise InputError(Problem("input.micro_batch", "micro_batch", expected, str(micro_batch)))
+    return [(each, min(each + size, stop)) for each in range(start, stop, size)]

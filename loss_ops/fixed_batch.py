@@ -1,0 +1,227 @@
+"""Parts of a batch (micro-batches): the whole batch's rewards and token counts are fixed before any part runs.
+
+A part is computed as if it were the shard of one DP rank of a finer layout. The fixed batch answers that rank's
+gathers in the other ranks' place, so a part runs the very program, stages and kernels of a whole batch, and each
+of its sequences gets the same bits however the rank's sequences are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
+from loss_ops.checked_program import Checks, agreement, check_active
+from loss_ops.gather import Gather, Gathered, Program, Request, ResultT
+from loss_ops.loss_call import LossCall
+from loss_ops.loss_program import total_loss
+from loss_ops.normalizer import normalization
+from loss_ops.result import ClipCounts, GRPOLossResult
+from loss_ops.scalars import Scalars
+
+ACTIVE_COLUMN = 2
+"""Where `sequence_totals.pack` puts a sequence's active tokens."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The result of global sequences [start, stop).
+
+    `result.loss` is what they add to the loss of the batch, and carries their gradient, normalized by the whole
+    batch: gradients of parts are summed. Its per-sequence vectors hold their rows; other rows are 0.
+    """
+
+    start: int
+    stop: int
+    result: GRPOLossResult
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    """One rank's tokens, and of the whole batch what every part needs: rewards, and tokens per sequence.
+
+    `call` is the rank's own call; its logits are a stand-in without memory. `rewards` holds one [B] float32
+    tensor, `active_tokens_B` int64 counts. Advantages are computed once, from all rewards. It belongs to one op.
+    """
+
+    call: LossCall
+    rewards: Gathered
+    active_tokens_B: Tensor
+
+    @property
+    def contract(self) -> GRPOLossContract:
+        """The contract of the whole batch."""
+        return self.call.contract
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rank's own global sequences."""
+        return self.call.sharding.sequence_shard
+
+    def apply(
+        self,
+        op: Any,
+        policy_local_logits: Tensor,
+        *,
+        start: int,
+        ref_local_logits: Tensor | None = None,
+        **options: Any,
+    ) -> Part:
+        """The sharded loss op on sequences [start, start + S) of this rank; logits are [S, T, V owned columns].
+
+        `options` go to `op.apply` (tp_group, grad_scale, validate, and what else the op knows). No rank is asked
+        over DP. Raises InputError when the sequences are not this rank's.
+        """
+        part = self._part(policy_local_logits, start, ref_local_logits)
+        result = op.apply(
+            policy_local_logits,
+            part.action_ids,
+            part.old_logps,
+            part.rewards,
+            contract=part.contract,
+            sharding=part.sharding,
+            completion_mask=part.completion_mask,
+            ref_local_logits=ref_local_logits,
+            fixed=self,
+            **options,
+        )
+        return Part(*part.sharding.sequence_shard, result)
+
+    def _part(self, logits: Tensor, start: int, reference: Tensor | None) -> LossCall:
+        own, length = self.call, self.contract.geometry.padded_seq_len
+        stop = start + logits[..., 0].numel() // length
+        first, last = self.rows
+        if not first <= start < stop <= last:
+            expected = f"sequences of this rank, [{first}, {last})"
+            raise InputError(Problem("input.part", "start", expected, f"[{start}, {stop})"))
+        inputs, rows = own.inputs(), slice(start - first, stop - first)
+        place = part_sharding(own.sharding, start, stop)
+        return LossCall(
+            logits,
+            inputs.action_ids_ST[rows],
+            inputs.old_logps_ST[rows],
+            inputs.rewards_S[rows],
+            own.contract,
+            place,
+            inputs.active_ST[rows],
+            reference,
+        )
+
+    def answering(self, program: Program[ResultT], place: ShardingSpec) -> Program[ResultT]:
+        """`program` of the part at `place`, its gathers over DP answered here; those over TP are passed on."""
+        answer: Gathered | None = None
+        while True:
+            try:
+                request = next(program) if answer is None else program.send(answer)
+            except StopIteration as stop:
+                result: ResultT = stop.value
+                return result
+            answer = self._answer(request, place) if request.axis == "dp" else (yield request)
+
+    def _answer(self, request: Request, place: ShardingSpec) -> Gathered:
+        if isinstance(request, Gather) and request.purpose == "rewards":
+            return self.rewards
+        if isinstance(request, Gather) and request.purpose == "token counts":
+            return Gathered([self.active_tokens_B])
+        if isinstance(request, Gather) and request.purpose == "sequence totals":
+            totals = request.tensor.new_zeros(len(self.active_tokens_B), *request.tensor.shape[1:])
+            totals[:, ACTIVE_COLUMN] = self.active_tokens_B
+            totals[slice(*place.sequence_shard)] = request.tensor
+            return Gathered([totals])
+        raise RuntimeError(f"a part of a fixed batch cannot answer the request {request.purpose!r}")
+
+
+@lru_cache(maxsize=4096)
+def part_sharding(sharding: ShardingSpec, start: int, stop: int) -> ShardingSpec:
+    """The place of a part: its sequences as a shard of their own, the vocabulary as `sharding` has it."""
+    end = sharding.sequence_shard_bounds[-1][1]
+    bounds = tuple(each for each in ((0, start), (start, stop), (stop, end)) if each[0] < each[1])
+    changes = {"dp_rank": bounds.index((start, stop)), "dp_degree": len(bounds), "sequence_shard_bounds": bounds}
+    return ShardingSpec(**{**sharding.model_dump(), **changes})
+
+
+def rank_call(
+    action_ids: Tensor,
+    old_logps: Tensor,
+    rewards: Tensor,
+    *,
+    contract: GRPOLossContract,
+    sharding: ShardingSpec,
+    completion_mask: Tensor | None = None,
+    has_reference: bool = True,
+    group_sizes: tuple[int | None, int | None] = (None, None),
+) -> LossCall:
+    """A rank's call before there are logits; shapes as in `DistributedGRPOLossOp.apply`."""
+    dtype = getattr(torch, contract.logprob.dtype.value)
+    shape = (sharding.num_local_sequences, contract.geometry.padded_seq_len, sharding.num_local_columns)
+    stand_in = torch.zeros((), dtype=dtype, device=action_ids.device).expand(shape)
+    return LossCall(
+        stand_in, action_ids, old_logps, rewards, contract, sharding, completion_mask,
+        stand_in if has_reference else None, group_sizes,
+    )  # fmt: skip
+
+
+def fix_batch(call: LossCall, checks: Checks | None = None) -> Program[FixedBatch]:
+    """Validate and compare all ranks' calls (`rank_call`), then gather rewards and token counts over DP.
+
+    Raises ContractError, InputError or PreflightError, the same on every rank.
+    """
+    wanted = checks or Checks()
+    yield from agreement(call, wanted)
+    inputs = call.inputs()
+    sizes = inputs.sequence_sizes
+    rewards = yield Gather("dp", inputs.rewards_S.float(), sizes, "rewards")
+    counts = yield Gather("dp", inputs.active_ST.sum(dim=1), sizes, "token counts")
+    fixed = FixedBatch(call, Gathered([torch.cat(rewards)]), torch.cat(counts))
+    if wanted.validate == "full":
+        check_active(fixed.active_tokens_B)
+    return fixed
+
+
+def collect(fixed: FixedBatch, parts: Sequence[Part]) -> Program[GRPOLossResult]:
+    """The result of the whole batch from all parts of all ranks; its loss carries no gradient.
+
+    Gathers per-sequence totals over DP; sequences of the batch are folded by halves, as in one call. Raises
+    InputError when the parts do not cover the rank's sequences once.
+    """
+    ordered = sorted(parts, key=lambda part: part.start)
+    _check_cover(ordered, fixed.rows)
+    sizes = tuple(stop - start for start, stop in fixed.call.sharding.sequence_shard_bounds)
+    totals = yield Gather("dp", torch.cat([_own_totals(part) for part in ordered]), sizes, "sequence totals")
+    counts = [part.result.clip_counts for part in ordered]
+    clips = torch.stack([torch.stack((each.low, each.high)) for each in counts])
+    counted = yield Gather("dp", clips.sum(dim=0, keepdim=True), (1,) * len(sizes), "clip counts")
+    policy_B, kl_B = torch.cat(totals).unbind(dim=1)
+    low, high = torch.cat(counted).sum(dim=0).unbind()
+    norm = normalization(fixed.active_tokens_B, fixed.contract)
+    scalars = Scalars(norm.scalar(policy_B), norm.scalar(kl_B), norm.weight_B)
+    first = ordered[0].result
+    return GRPOLossResult(
+        loss=total_loss(scalars, fixed.contract.objective.beta),
+        policy_loss=scalars.policy_loss,
+        kl=scalars.kl,
+        per_sequence_policy=policy_B,
+        per_sequence_kl=kl_B,
+        per_sequence_active_tokens=fixed.active_tokens_B,
+        advantages=first.advantages,
+        clip_counts=ClipCounts(low, high, low + high, fixed.active_tokens_B.sum()),
+        provenance={**first.provenance, "parts": len(ordered)},
+    )
+
+
+def _own_totals(part: Part) -> Tensor:
+    rows = slice(part.start, part.stop)
+    return torch.stack((part.result.per_sequence_policy[rows], part.result.per_sequence_kl[rows]), dim=1)
+
+
+def _check_cover(parts: Sequence[Part], rows: tuple[int, int]) -> None:
+    edges = [rows[0], *(part.stop for part in parts)]
+    starts = [*(part.start for part in parts), rows[1]]
+    if edges != starts:
+        got = ", ".join(f"[{part.start}, {part.stop})" for part in parts) or "no part"
+        raise InputError(Problem("input.part", "parts", f"parts that cover [{rows[0]}, {rows[1]}) once", got))

@@ -1,0 +1,14 @@
+"""One thread for the CPU tests: quick beside other workers. The bits must not depend on it, and a test says so."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
