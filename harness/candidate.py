@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,11 @@ from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from harness.ops import LossOp, loss_of, quantities_of
 from harness.status import Phase, StatusWriter
 from loss_ops.batch import GlobalBatch
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.loss_call import LossCall
+from loss_ops.preflight import preflight
 from loss_ops.quantities import GRADIENT, quantities
+from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
 
 
@@ -39,6 +43,9 @@ def run_candidate(
     """
     call = batch.shard(sharding)
     logits = call.policy_local_logits.detach().requires_grad_()
+    if not isinstance(op, DistributedGRPOLossOp):  # ours does this itself
+        _report(status, Phase.PREFLIGHT)
+        _preflight(replace(call, contract=contract or batch.contract), groups)
     _report(status, Phase.FORWARD)
     result = op.apply(
         logits,
@@ -57,6 +64,15 @@ def run_candidate(
     if isinstance(result, GRPOLossResult):
         return quantities(result, gradient)
     return quantities_of(result, gradient)
+
+
+def _preflight(call: LossCall, groups: Groups) -> None:
+    """Raise, on every rank alike, where ranks disagree or a rank's call is wrong."""
+    sizes = tuple(None if group is None else group.size() for group in (groups.tp, groups.dp))
+    grouped = replace(call, group_sizes=(sizes[0], sizes[1]))
+    problems = grouped.structure_problems() or grouped.value_problems()
+    degrees = (sizes[0] or 1, sizes[1] or 1)
+    RealRanks(groups.tp, groups.dp).run(preflight(grouped, "foreign", problems, 1.0, degrees))
 
 
 def _report(status: StatusWriter | None, phase: Phase) -> None:

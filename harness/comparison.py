@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,27 +110,40 @@ class _Scan:
             broken = (~seen.isfinite() & wanted.isfinite()).nonzero().flatten()[:1].tolist()
             self.first_non_finite = next(((int(s[k]), int(t[k]), int(v[k])) for k in broken), None)
         self.parts.append(_part(wanted, seen, ulp))
-        self._tally(expected, where).add(Differing(wanted, seen, s, t, v, ulp, self._scale(expected, where)))
+        scale = self._scale(expected, where, wanted)
+        self._tally(where.device).add(Differing(wanted, seen, s, t, v, ulp, scale))
 
-    def _tally(self, expected: Tensor, where: Tensor) -> Tallying:
+    def _tally(self, device: torch.device) -> Tallying:
         if self.tallying is None:
             origin = (*self.origin, 0, 0, 0)[:3]
             if len(self.origin) != self.expected.dim() or self.expected.dim() > 3:
                 origin = (0, 0, 0)
             by_sequence = self.seen.by_sequence and self.expected.dim() > 0
-            self.tallying = Tallying(self.shape, origin, where.device, self.frame, slots=by_sequence)
+            self.tallying = Tallying(self.shape, origin, device, self.frame, slots=by_sequence)
         return self.tallying
 
-    def _scale(self, expected: Tensor, where: Tensor) -> Tensor:
-        """[K] how large the values are among which each differing one stands: its row's, or its quantity's."""
+    def _scale(self, expected: Tensor, where: Tensor, wanted: Tensor) -> Tensor:
+        """[K] how large an error in each element another order of sums explains, relative to the tolerance.
+
+        A gradient element is a coefficient of its row times a weight: a row is as exact as its largest element,
+        a coefficient as the largest of all. Other quantities are as exact as their largest element.
+        """
         if not expected.dtype.is_floating_point:
             return expected.new_zeros(len(where))
-        if self.shape[2] > 1:
-            largest = expected.abs().amax(2)
-            return largest[where[:, 0], where[:, 1]]
+        if self.shape[2] == 1:
+            return self.largest.expand(len(where))
+        row = expected.abs().amax(2)[where[:, 0], where[:, 1]].double()
+        weight = (wanted.double().abs() / row).nan_to_num(0.0, 0.0)
+        return torch.maximum(row, self.largest * weight)
+
+    @cached_property
+    def largest(self) -> Tensor:
+        """The largest magnitude among the expected values, or of the terms behind a single number."""
         told = self.frame.scales.get(self.seen.name) if self.frame else None
-        size = self.expected.abs().amax().float() if told is None else torch.tensor(told)
-        return size.to(where.device).expand(len(where))
+        if told is not None:
+            return self.expected.new_tensor(told, dtype=torch.float64)
+        parts = [_block(self.expected, place).abs().amax().double() for place in _blocks(self.shape)]
+        return torch.stack(parts).nan_to_num(0.0, 0.0).amax()
 
     def _located(self) -> dict[str, Any]:
         assert self.first is not None

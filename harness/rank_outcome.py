@@ -153,13 +153,16 @@ def _with_drift(
             "max_abs": math.nan if any(map(math.isnan, sizes)) else max(sizes),
             "first": _first(owner, first),
             "sequences": tuple(sorted({s for drift in drifts for s in drift.sequences})),
-            "pattern": _pattern(evidence) or pattern_of(drifts, result.nonzero_share or 0.0, result.elements),
+            "pattern": _pattern(evidence, result),
             **_counts(evidence),
         }
     )
 
 
-def _pattern(evidence: Evidence) -> str | None:
+def _pattern(evidence: Evidence, result: QuantityResult) -> str | None:
+    if evidence.tally is None:
+        drifts = [drift for _, drift in evidence.drifted]
+        return pattern_of(drifts, result.nonzero_share or 0.0, result.elements)
     return None if evidence.fit.pattern is Pattern.UNKNOWN else str(evidence.fit)
 
 

@@ -122,8 +122,8 @@ def _unfinished(case: PlannedCase, outcome: LaunchOutcome) -> CaseResult:
 
 
 def _without_hollow_matches(cases: list[CaseResult]) -> list[CaseResult]:
-    """1x1 against 1x1 shows that runs repeat. Where no other layout matched, it must not make a report green."""
-    if any(_is_layout_match(case) for case in cases):
+    """1x1 against 1x1 shows that runs repeat. Where no other layout was compared, it must not make a report green."""
+    if any(_compares_a_layout(case) for case in cases):
         return cases
     reason = "1x1 is the baseline itself: runs repeat, but no other layout was compared"
     hollow = {"verdict": Verdict.INCONCLUSIVE, "reason": reason}
@@ -131,8 +131,9 @@ def _without_hollow_matches(cases: list[CaseResult]) -> list[CaseResult]:
     return [case.model_copy(update=hollow) if (case.expect, case.verdict) == matched else case for case in cases]
 
 
-def _is_layout_match(case: CaseResult) -> bool:
-    return case.expect is Expect.MATCH and case.verdict is Verdict.MATCH and case.layout != Layout(tp=1, dp=1)
+def _compares_a_layout(case: CaseResult) -> bool:
+    compared = case.verdict in (Verdict.MATCH, Verdict.DRIFT)
+    return case.expect is Expect.MATCH and compared and case.layout != Layout(tp=1, dp=1)
 
 
 def _preflight_line(cases: Sequence[CaseResult]) -> str | None:

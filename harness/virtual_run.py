@@ -10,6 +10,7 @@ from torch import Tensor
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from harness.candidate import origin_of
 from harness.comparison import compare
+from harness.diagnosis.frame import Frame
 from harness.ops import LossOp
 from harness.rank_outcome import RankOutcome
 from loss_ops.batch import GlobalBatch
@@ -59,7 +60,8 @@ def _compared(
     if not differing and _same(expected[GRADIENT], outcome.gradient):
         alone = ShardingSpec.even(1, 1, contract=batch.contract)
         return [_outcome(expected, outcome, shardings[0], alone)]
-    return [_outcome(expected, outcome, each, each) for each in shardings]
+    frame = Frame.of(batch, expected)
+    return [_outcome(expected, outcome, each, each, frame) for each in shardings]
 
 
 def _differs(expected: Quantities, outcome: VirtualOutcome, sharding: ShardingSpec) -> bool:
@@ -76,14 +78,18 @@ def _bytes(values: Tensor) -> Tensor:
 
 
 def _outcome(
-    expected: Quantities, outcome: VirtualOutcome, place: ShardingSpec, part: ShardingSpec
+    expected: Quantities,
+    outcome: VirtualOutcome,
+    place: ShardingSpec,
+    part: ShardingSpec,
+    frame: Frame | None = None,
 ) -> RankOutcome:
     """One rank's report; `part` says which shard of the gradient it answers for."""
     rows, columns = slice(*part.sequence_shard), slice(*part.vocab_shard)
     seen = quantities(outcome.results[place.tp_rank, place.dp_rank], outcome.gradient[rows, :, columns])
     wanted = {**expected, GRADIENT: expected[GRADIENT][rows, :, columns]}
     drifts = [
-        compare(name, wanted[name], value, origin_of(name, value, part), sharded=name == GRADIENT)
+        compare(name, wanted[name], value, origin_of(name, value, part), sharded=name == GRADIENT, frame=frame)
         for name, value in seen.items()
     ]
     return RankOutcome(tp_rank=place.tp_rank, dp_rank=place.dp_rank, drifts=tuple(drifts))

@@ -25,6 +25,6 @@ def contract_words(report: Report) -> str:
     """Return the short fingerprint; with several batches it stands for all their contracts together."""
     fingerprint = (report.numeric_fingerprint or "")[:_FINGERPRINT_CHARS]
     batches = len({case.batch for case in report.cases if case.batch in report.contract})
-    return (
-        f"{fingerprint} (of {plural(batches, 'batch', 'batches')})" if fingerprint and batches > 1 else fingerprint
-    )
+    if not fingerprint or batches < 2:
+        return fingerprint
+    return f"{fingerprint} (of {plural(batches, 'batch', 'batches')})"

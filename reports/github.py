@@ -1,7 +1,7 @@
-"""The report for GitHub Actions: one text that is a step summary when appended to its file, and annotations when printed.
+"""The report for GitHub Actions: one text, a step summary when appended to its file, annotations when printed.
 
-The runner obeys each line of a step's output that starts with `::`, wherever it stands; Markdown hides what stands
-in a comment. So the annotations open the text as a comment, and `tee -a "$GITHUB_STEP_SUMMARY"` serves both readers.
+The runner obeys each line of a step's output that starts with `::`, wherever it stands; Markdown hides what
+stands in a comment. So the annotations open the text as a comment: `tee -a "$GITHUB_STEP_SUMMARY"` serves both.
 """
 
 from collections.abc import Iterator

@@ -69,7 +69,11 @@ def _template() -> Template:
 
 
 def _by_batch(rows: Iterable[MapRow]) -> list[tuple[str, list[MapRow]]]:
-    return [(batch, list(members)) for batch, members in groupby(rows, attrgetter("batch"))]
+    return [(" · ".join(filter(None, names)), list(members)) for names, members in groupby(rows, _heading)]
+
+
+def _heading(row: MapRow) -> tuple[str, str]:
+    return row.op, row.batch
 
 
 def _breakable(name: str) -> Markup:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser.junitparser import Result
 
 from reports.cases import CaseResult, QuantityResult
 from reports.closing import closing_sentence
@@ -15,6 +16,11 @@ from reports.verdicts import Expect, ReportVerdict
 _BROKEN = (ReportVerdict.REFUSED, ReportVerdict.FAILED, ReportVerdict.INTERRUPTED)
 _DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 _MESSAGE_CHARS = 1000
+_KINDS: dict[Standing, type[Result]] = {
+    Standing.BROKEN: Error,
+    Standing.FAILED: Failure,
+    Standing.SKIPPED: Skipped,
+}
 
 
 def render_junit(report: Report) -> str:
@@ -60,8 +66,8 @@ def _testcase(suite: str, case: CaseResult) -> TestCase:
     return found
 
 
-def _result(case: CaseResult) -> Error | Failure | Skipped | None:
-    kind = {Standing.BROKEN: Error, Standing.FAILED: Failure, Standing.SKIPPED: Skipped}.get(standing(case))
+def _result(case: CaseResult) -> Result | None:
+    kind = _KINDS.get(standing(case))
     if kind is None:
         return None
     words = case.diagnosis.words if case.diagnosis else None

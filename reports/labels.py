@@ -1,9 +1,11 @@
 """What a case, a quantity or a place is called in every format that is read by people."""
 
 from reports.cases import CaseResult, FirstDrift, QuantityResult
+from reports.grouping import listed
 from reports.verdicts import Expect
 
 _SHOWN_CHARS = 500
+_SHOWN_NAMES = 4
 
 
 def label(case: CaseResult) -> str:
@@ -28,8 +30,8 @@ def fault_name(case: CaseResult) -> str:
 
 def shown_by(case: CaseResult) -> str:
     """Return what gave a planted fault away, or why nothing did."""
-    drifted = ", ".join(quantity.name for quantity in case.drifted)
-    return case.reason or (f"seen in {drifted}" if drifted else "-")
+    drifted = listed((quantity.name for quantity in case.drifted), _SHOWN_NAMES)
+    return case.reason or (f"seen in {drifted}" if drifted else "")
 
 
 def place(first: FirstDrift) -> str:

@@ -18,7 +18,8 @@ def render_markdown(report: Report) -> str:
 
 def fitted(parts: Iterable[str], limit: int) -> str:
     """Return the first parts that fit into `limit` UTF-8 bytes, with a remark where others had to go."""
-    room, kept = limit - len(_CUT.encode()), []
+    room = limit - len(_CUT.encode())
+    kept: list[str] = []
     for part in parts:
         room -= len(part.encode()) + 1
         if room < 0:

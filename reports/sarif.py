@@ -1,4 +1,4 @@
-"""The report as SARIF 2.1.0, for tools that collect findings: one result for each case that is not as it must be."""
+"""The report as SARIF 2.1.0, for tools that collect findings: one result for each case that must not be so."""
 
 import json
 from hashlib import sha256

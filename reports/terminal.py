@@ -10,14 +10,13 @@ from reports.cases import CaseResult
 from reports.closing import closing_sentence, planted
 from reports.drifts import drift_blocks
 from reports.evidence import evidence_lines
+from reports.facts import facts
+from reports.faults import fault_blocks
 from reports.grouping import MAX_ROWS, group, listed, plural, rows_of
 from reports.ink import STYLES, Ink
 from reports.labels import title
 from reports.model import Report
 from reports.verdicts import ReportVerdict, Verdict, is_seen
-
-_FINGERPRINT_CHARS = 12
-_NAMES = 40
 
 
 def render_terminal(report: Report, *, width: int, color: bool, unicode: bool = True, quiet: bool = False) -> str:
@@ -50,18 +49,7 @@ def _blocks(report: Report, ink: Ink, quiet: bool) -> Iterator[RenderableType]:
 
 
 def _header(report: Report, ink: Ink) -> Iterator[RenderableType]:
-    device = report.environment.get("device_name") or report.environment.get("device")
-    transports = listed(case.transport for case in report.cases if case.transport)
-    ordinary = [case for case in report.cases if not case.expect.is_planted]
-    fingerprint = (report.numeric_fingerprint or "")[:_FINGERPRINT_CHARS]
-    parts = {
-        "op": listed(case.op for case in ordinary),
-        "on": str(device or ""),
-        "via": transports,
-        "batch": listed(case.batch for case in ordinary),
-        "contract": fingerprint,
-    }
-    said = [f"{name} {value}" for name, value in parts.items() if value]
+    said = [f"{name} {value}" for name, value in facts(report).items() if name != "preflight"]
     yield ink.line(" · ".join(["grpo-verify", *said]), "bold")
     if report.command:
         yield ink.line(f"command: {shlex.join(report.command)}", "dim")
@@ -107,7 +95,7 @@ def _planted(report: Report, ink: Ink) -> Iterator[RenderableType]:
     style = "green" if len(seen) == len(faults) else "yellow"
     yield ink.line(f"planted faults: caught {len(seen)} of {len(faults)}", style)
     if seen:
-        yield ink.line(listed((case.name for case in seen), _NAMES), "dim", indent=2)
+        yield from fault_blocks(seen, ink)
     yield from _reason_lines([case for case in faults if not is_seen(case)], ink, indent=2)
 
 

@@ -11,7 +11,7 @@ def factor_causes(factor: float, tp: int, dp: int) -> tuple[str, ...]:
     """Likely causes of a constant factor in a layout tp x dp, most likely first."""
     found = []
     if dp > 1 and _is(factor, dp):
-        found.append(f"dp size {dp}: summed over DP once too often, or multiplied by it")
+        found.append(f"dp size {dp}: summed over DP once too often, or divided by a rank's own token count")
     if dp > 1 and _is(factor, 1 / dp):
         found.append(f"dp size {dp}: averaged over DP where a sum belongs")
     if tp > 1 and _is(factor, tp):

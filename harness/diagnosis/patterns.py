@@ -98,7 +98,10 @@ def _std(tally: Tally) -> Fit | None:
     spans = [span for span in tally.group_factors if span[0] > 1]
     if not spans or len(spans) != len(tally.group_factors):
         return None
-    for power, words in ((0.5, "sample where population is expected"), (-0.5, "population where sample is expected")):
+    for power, words in (
+        (0.5, "sample where population is expected"),
+        (-0.5, "population where sample is expected"),
+    ):
         wanted = [((size - 1) / size) ** power for size, _, _ in spans]
         pairs = zip(spans, wanted, strict=True)
         if all(_near(low, value) and _near(high, value) for (_, low, high), value in pairs):

@@ -19,6 +19,7 @@ from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_order import STAGE_PREFIX
 from harness.drift import Drift
+from harness.rank_outcome import RankOutcome
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -85,3 +86,23 @@ def compare_stages(expected: Stages, got: Stages, batch: GlobalBatch, sharding: 
         for name, value in got.items()
         if name in expected and value.shape == active.shape
     )
+
+
+def with_virtual_stages(
+    outcomes: list[RankOutcome], op: DistributedGRPOLossOp, batch: GlobalBatch, layout: tuple[int, int]
+) -> list[RankOutcome]:
+    """The outcomes of virtual ranks with their stages, where any of them drifted; the others as they are."""
+    if not any(drift.mismatched for outcome in outcomes for drift in outcome.drifts):
+        return outcomes
+    expected = virtual_stages(op, batch, (1, 1))[0, 0]
+    got = virtual_stages(op, batch, layout)
+    places = {(each.tp_rank, each.dp_rank): each for each in layout_shardings(batch, *layout)}
+    return [_with_stages(each, expected, got, batch, places) for each in outcomes]
+
+
+def _with_stages(
+    outcome: RankOutcome, expected: Stages, got: dict[Place, Stages], batch: GlobalBatch,
+    places: dict[Place, ShardingSpec],
+) -> RankOutcome:  # fmt: skip
+    place = (outcome.tp_rank, outcome.dp_rank)
+    return outcome.model_copy(update={"stages": compare_stages(expected, got[place], batch, places[place])})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,21 +108,20 @@ class Tallying:
         ulps = self.ulps.tolist()
         while ulps and not ulps[-1]:
             ulps.pop()
-        return Tally(
-            mismatched=int(rows.sum()),
-            ulps=tuple(ulps),
-            first_non_finite=first_non_finite,
-            factor=merge_moments(self.factor),
-            offset=merge_moments(self.offset),
-            relative=self.relative,
-            rows_up=int((self.net > 0).sum()),
-            rows_down=int((self.net < 0).sum()),
-            moved=moved,
-            eps=self.eps,
-            extent=self._extent(),
-            **self.counts,
-            **(self._places(rows) if self.slots else {}),  # type: ignore[arg-type]
-        )
+        found: dict[str, Any] = {
+            "mismatched": int(rows.sum()),
+            "ulps": tuple(ulps),
+            "first_non_finite": first_non_finite,
+            "factor": merge_moments(self.factor),
+            "offset": merge_moments(self.offset),
+            "relative": self.relative,
+            "rows_up": int((self.net > 0).sum()),
+            "rows_down": int((self.net < 0).sum()),
+            "moved": moved,
+            "eps": self.eps,
+            "extent": self._extent(),
+        }
+        return Tally(**found, **self.counts, **(self._places(rows) if self.slots else {}))
 
     def _extent(self) -> int:
         if self.frame is None:
@@ -129,10 +129,10 @@ class Tallying:
         contract = self.frame.batch.contract
         return max(contract.geometry.padded_seq_len, contract.logprob.padded_vocab_size)
 
-    def _places(self, rows: Tensor) -> dict[str, object]:
+    def _places(self, rows: Tensor) -> dict[str, Any]:
         sequences, length, columns = self.shape
         start = self.origin[0]
-        found: dict[str, object] = {"sequence": _bins(rows.sum(1), start, length * columns)}
+        found: dict[str, Any] = {"sequence": _bins(rows.sum(1), start, length * columns)}
         if length > 1 or columns > 1:
             found["token"] = _bins(rows.sum(0), 0, sequences * columns)
             found["cells"] = _cells(rows.cpu(), start)
@@ -146,10 +146,10 @@ class Tallying:
         widths = [min(last, (n + 1) * self.tile) - max(first, n * self.tile) for n in numbers]
         return _bins(self.tiles, numbers[0], torch.tensor(widths) * slots)
 
-    def _framed(self, rows: Tensor, start: int, stop: int) -> dict[str, object]:
+    def _framed(self, rows: Tensor, start: int, stop: int) -> dict[str, Any]:
         if self.frame is None:
             return {}
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         sizes = self.frame.group_sizes(start, stop)
         spans = zip(sizes, self.low.tolist(), self.high.tolist(), strict=True)
         found["group_factors"] = merge_groups(span for span in spans if span[1] <= span[2])

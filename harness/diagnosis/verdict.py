@@ -11,7 +11,7 @@ from harness.diagnosis.causes import factor_causes, offset_causes
 from harness.diagnosis.patterns import Fit, Pattern, fit, fit_offset, is_constant_factor
 from harness.diagnosis.stage_order import FirstStage, first_stage, in_order
 from harness.diagnosis.tally import Tally, merge
-from harness.diagnosis.whereabouts import whereabouts
+from harness.diagnosis.whereabouts import Whereabouts, whereabouts
 from harness.drift import Drift
 from reports.diagnosis import Diagnosis
 
@@ -84,18 +84,21 @@ def diagnose(evidence: Mapping[str, Evidence], layout: Place) -> Diagnosis | Non
         return None
     stage = first_stage({name: bool(each.drifted) for name, each in evidence.items()})
     main = _main(drifting)
-    where = whereabouts(main.name, main.seen)
+    where = whereabouts(main.seen)
     found = main.fit
     if found.pattern is Pattern.UNKNOWN and where is not None:
         found = Fit(where.pattern)
+    if found.pattern is Pattern.ROUNDING and where is not None and where.pattern is Pattern.SEQUENCES:
+        where = None  # which sums happen to round otherwise says nothing
+    likely = _likely(found, layout)
     return Diagnosis(
         pattern=found.pattern.value,
-        words=_words(main, found, where.words if where else None, stage),
+        words=_words(main.name, found, where, stage) + (f" (likely {' or '.join(likely)})" if likely else ""),
         stage=stage.name if stage else None,
         inputs=stage.inputs if stage else (),
         unseen=stage.unseen if stage else (),
         where=where.words if where else None,
-        likely=_likely(found, layout),
+        likely=likely,
     )
 
 
@@ -111,12 +114,12 @@ def _main(drifting: Mapping[str, Evidence]) -> Evidence:
     return drifting[[*telling, *unknown, *fits][0]]
 
 
-def _words(main: Evidence, found: Fit, where: str | None, stage: FirstStage | None) -> str:
-    words = f"{found} in {main.name}"
-    if found.pattern in (Pattern.RANK, Pattern.SEQUENCES):
-        words = f"{where} in {main.name}, without a known pattern"
+def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage | None) -> str:
+    words = f"{found} in {name}"
+    if where and found.pattern is where.pattern:
+        words = f"{where.words} in {name}, without a known pattern"
     elif where:
-        words += f", {where}"
+        words += f", {where.words}"
     if stage is None:
         return words
     if stage.inputs:

@@ -20,7 +20,7 @@ class Whereabouts:
     words: str
 
 
-def whereabouts(name: str, seen: Sequence[tuple[Place, Drift]]) -> Whereabouts | None:
+def whereabouts(seen: Sequence[tuple[Place, Drift]]) -> Whereabouts | None:
     """The ranks, or else the sequences, to which the drift of a quantity is confined; None when to none."""
     bad = {place for place, drift in seen if drift.mismatched}
     good = {place for place, _ in seen} - bad

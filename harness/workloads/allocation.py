@@ -134,7 +134,7 @@ ALLOCATORS = ("uniform", "vigor")
 
 
 def make_allocator(name: str, prompts: int, rollouts: int = 8) -> Allocator:
-    """A fresh allocator for one update. `rollouts` are those of each prompt under `uniform`; `vigor` starts with 2."""
+    """A fresh allocator for one update; `rollouts` of each prompt under `uniform`, while `vigor` starts with 2."""
     if name not in ALLOCATORS:
         raise _error("name", "allocator", f"one of {', '.join(ALLOCATORS)}", repr(name))
     return UniformAllocator(prompts, rollouts) if name == "uniform" else VigorAllocator(prompts)

@@ -91,10 +91,10 @@ def sample_at_once(tables_R: Tensor, uniforms_RST: Doubles) -> Answers:
         columns.append((np.where(alive, state, 0), np.where(alive, action, 0), alive))
         alive = alive & (action != EOS)
         state = np.where(alive, PROMPTS + action, 0)
-    stacked = (
-        np.stack(column, axis=-1).reshape(runs * sequences, LONGEST) for column in zip(*columns, strict=True)
+    states, actions, masks = (
+        np.stack(column, axis=-1).reshape(-1, LONGEST) for column in zip(*columns, strict=True)
     )
-    return _answers(*stacked, tables_R.device)
+    return _answers(states, actions, masks, tables_R.device)
 
 
 def _choices(sums: Doubles, uniforms: Doubles) -> Integers:

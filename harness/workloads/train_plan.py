@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from grpo_contract import TokenNormalizer
 from harness.layouts import divisors
 from harness.workloads.train_settings import TrainSettings
 
@@ -41,19 +42,19 @@ class TrainPlan(BaseModel):
 def plan_training(settings: TrainSettings) -> TrainPlan:
     """The run itself at every degree above 1 that divides `dp` (at 1 when there is none), then the controls."""
     degrees = [degree for degree in divisors(settings.dp) if degree > 1] or [1]
-    cases = [
+    cases: list[dict[str, Any]] = [
         {"name": f"{settings.workload} dp {degree}", "degree": degree, "settings": settings} for degree in degrees
     ]
     if settings.controls == "on":
         cases += _controls(settings)
-    numbered = tuple(TrainCase(index=index, **case) for index, case in enumerate(cases))
+    numbered = tuple(TrainCase.model_validate({"index": index, **case}) for index, case in enumerate(cases))
     return TrainPlan(ranks=settings.dp, device=settings.device, timeout=settings.timeout, cases=numbered)
 
 
 def _controls(settings: TrainSettings) -> list[dict[str, Any]]:
     """Mistakes on the tiny policy, whatever is trained. A local mean is right where all shares weigh the same."""
     tiny = TrainSettings(updates=CONTROL_UPDATES, device=settings.device)
-    token_mean = tiny.model_copy(update={"normalizer": "global_active_tokens"})
+    token_mean = tiny.model_copy(update={"normalizer": TokenNormalizer.GLOBAL_ACTIVE_TOKENS})
     cut = {"micro_batch": CONTROL_MICRO_BATCH}
     found = [
         _control("gradients_all_reduced", tiny.model_copy(update={"combine": "all_reduce"}), None, "caught"),

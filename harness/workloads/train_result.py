@@ -28,7 +28,7 @@ def train_result(
     """`digests` are each rank's parameter digests by update: ranks that differ from rank 0 drift as well."""
     quantities = () if comparison is None else _quantities(comparison)
     verdict, reason = (Verdict.REFUSED, error) if error else _verdict(case, comparison, digests)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if verdict is Verdict.MATCH and digests and digests[0]:
         notes = (f"{case.name}: parameters after update {len(digests[0])}: sha256 {digests[0][-1]} on every rank",)
     return CaseResult(

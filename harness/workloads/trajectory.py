@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,7 +29,7 @@ def state_of(update: Update, parameters: Mapping[str, Tensor]) -> State:
 
 def digests_of(state: Mapping[str, Tensor]) -> dict[str, str]:
     """sha256 of each tensor's bytes."""
-    return {name: digest(tensor) for name, tensor in state.items()}
+    return {name: digest(tensor.reshape(-1)) for name, tensor in state.items()}
 
 
 def parameter_digest(digests: Mapping[str, str]) -> str:
@@ -119,6 +118,6 @@ class TrajectoryComparison:
                 self.tallies[quantity].elements += tensor.numel()
                 continue
             stored = self.expected.load(number) if stored is None else stored
-            drift = compare(name, stored[key], torch.Tensor.cpu(tensor.detach()))
+            drift = compare(name, stored[key], tensor.detach().cpu())
             self.tallies[quantity].add(drift)
             self.parting = self.parting or Parting(number, quantity, name, drift)

@@ -1,0 +1,188 @@
+"""`verify_loss`: layouts verified in this process, on live tensors, for a trainer's own tests."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
+from harness.batch_spec import BUILT_IN, contract_for
+from harness.batches import built_in, captured
+from harness.candidate import baseline_part, is_part, origin_of
+from harness.capture import capture_contract, read_header
+from harness.comparison import compare
+from harness.diagnosis.frame import Frame
+from harness.diagnosis.stage_run import with_virtual_stages
+from harness.environment import environment
+from harness.ops import OWN, resolve
+from harness.planned import PlannedCase
+from harness.rank_outcome import RankOutcome, case_result
+from harness.run_config import RunConfig
+from harness.virtual_run import run_virtual_case
+from loss_ops.batch import GlobalBatch
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.quantities import GRADIENT, REPLICATED
+from loss_ops.virtual_layout import layout_shardings, run_layout
+from reports import CaseResult, Report
+
+Layout = tuple[int, int]
+Quantities = dict[str, Tensor]
+Emulation = Callable[[GlobalBatch, int, int], Mapping[str, Tensor]]
+DEFAULT_LAYOUTS: tuple[Layout, ...] = ((1, 2), (2, 1), (2, 2))
+OWN_ARGUMENTS = {"contract", "sharding", "tp_group", "dp_group"}
+
+
+def verify_loss(
+    op: Any = OWN,
+    batch: GlobalBatch | str | Path = "seed",
+    layouts: Sequence[Layout | str] = DEFAULT_LAYOUTS,
+    *,
+    repeat: int = 2,
+    seed: int = 0,
+) -> Report:
+    """Compare `op` at every layout with itself at 1x1, bit for bit; the report's `exit_status` is 0 when proven.
+
+    `op` is one of ours, by name or as a DistributedGRPOLossOp, which virtual ranks drive; or a function
+    `op(batch, tp, dp)` that works a whole layout through by itself and returns quantities by name, the gradient
+    `grad_policy_logits` [B, T, V] among them. An op that calls torch.distributed cannot be run in one process:
+    launch it with `grpo-verify --op package.module:attribute`. `batch` is live tensors, a built-in name or a
+    capture file; layouts are (tp, dp) or "2x1". Deterministic; draws nothing; raises InputError or ContractError.
+    """
+    held = batch_of(batch, seed)
+    chosen = [_layout(each) for each in layouts]
+    name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
+    runner = _runner(op, held)
+    cases = [
+        _case(runner, held, PlannedCase(index=index, name=f"layout {tp}x{dp}", op=name, layout=(tp, dp),
+                                        batch=_batch_name(batch), seed=None, repeat=repeat))
+        for index, (tp, dp) in enumerate(chosen)
+    ]  # fmt: skip
+    return Report.assemble(
+        cases=cases,
+        command=("verify_loss", name),
+        environment=environment(held.policy_logits.device),
+        contract=held.contract.model_dump(mode="json"),
+        numeric_fingerprint=held.contract.numeric_fingerprint(),
+    )
+
+
+Runner = Callable[[PlannedCase], list[RankOutcome]]
+
+
+def _runner(op: Any, batch: GlobalBatch) -> Runner:
+    found = resolve(op, None, batch.contract, batch.policy_logits.device.type) if isinstance(op, str) else op
+    if isinstance(found, DistributedGRPOLossOp):
+        return _virtual(found, batch)
+    if hasattr(found, "apply") or not callable(found) or _takes_groups(found):
+        expected = "one of our ops, or a function of (batch, tp, dp) that works a whole layout through by itself"
+        got = f"{op!r}, which needs real ranks: launch it with grpo-verify --op package.module:attribute"
+        raise InputError(Problem("input.op", "op", expected, got))
+    return _emulated(found, batch)
+
+
+def _takes_groups(function: Callable[..., Any]) -> bool:
+    try:
+        return bool(OWN_ARGUMENTS & inspect.signature(function).parameters.keys())
+    except (TypeError, ValueError):
+        return False
+
+
+def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
+    expected = run_layout(batch, 1, 1, op=op).quantities()
+
+    def run(case: PlannedCase) -> list[RankOutcome]:
+        outcomes = run_virtual_case(op, batch, case.layout, expected, repeat=case.repeat)
+        return with_virtual_stages(outcomes, op, batch, case.layout)
+
+    return run
+
+
+def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
+    expected = _known(op(batch, 1, 1))
+
+    def run(case: PlannedCase) -> list[RankOutcome]:
+        tries = [_known(op(batch, *case.layout)) for _ in range(case.repeat)]
+        found = [outcomes_of(expected, each, batch, case.layout) for each in tries]
+        return next((each for each in found if any(d.mismatched for o in each for d in o.drifts)), found[0])
+
+    return run
+
+
+def _known(quantities: Mapping[str, Tensor]) -> Quantities:
+    known = {name: quantities[name].detach() for name in (*REPLICATED, GRADIENT) if name in quantities}
+    if not known:
+        expected = f"some of {', '.join((*REPLICATED, GRADIENT))}"
+        raise InputError(Problem("input.result", "the op's result", expected, ", ".join(quantities) or "nothing"))
+    return known
+
+
+def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layout: Layout) -> list[RankOutcome]:
+    """What each rank of a layout would report of whole quantities: its own shard of the gradient, the rest whole."""
+    if expected.keys() != got.keys():
+        raise InputError(Problem("input.result", "the op's result", f"{', '.join(expected)}, as at 1x1",
+                                 ", ".join(got)))  # fmt: skip
+    frame = Frame.of(batch, expected)
+    return [_outcome(expected, got, each, frame) for each in layout_shardings(batch, *layout)]
+
+
+def _outcome(expected: Quantities, got: Quantities, place: ShardingSpec, frame: Frame) -> RankOutcome:
+    shard = (slice(*place.sequence_shard), slice(None), slice(*place.vocab_shard))
+    parts = {name: value[shard] if name == GRADIENT else value for name, value in got.items()}
+    drifts = tuple(
+        compare(
+            name,
+            baseline_part(name, expected[name], part, place),
+            part,
+            origin_of(name, part, place),
+            sharded=is_part(name, part, place),
+            frame=frame,
+        )
+        for name, part in parts.items()
+    )
+    return RankOutcome(tp_rank=place.tp_rank, dp_rank=place.dp_rank, drifts=drifts)
+
+
+def _case(runner: Runner, batch: GlobalBatch, case: PlannedCase) -> CaseResult:
+    started = time.perf_counter()
+    ShardingSpec.even(*case.layout, contract=batch.contract)  # raises for a layout that the batch cannot fill
+    try:
+        outcomes = runner(case)
+    except GRPOVerifyError as error:
+        outcomes = [RankOutcome(tp_rank=0, dp_rank=0, error=(error.code, str(error)))]
+    spent = time.perf_counter() - started
+    return case_result(
+        case, [each.model_copy(update={"seconds": spent}) for each in outcomes], transport="virtual ranks"
+    )
+
+
+def batch_of(batch: GlobalBatch | str | Path, seed: int = 0, config: RunConfig | None = None) -> GlobalBatch:
+    """Live tensors as they are, the built-in batch of a name, or the batch of a capture file, on the CPU.
+
+    Raises InputError for a name that is neither.
+    """
+    if isinstance(batch, GlobalBatch):
+        return batch
+    settings = config or RunConfig()
+    if str(batch) in BUILT_IN:
+        spec = BUILT_IN[str(batch)]
+        return built_in(spec, seed, contract_for(spec, settings))
+    if Path(batch).suffix != ".safetensors":
+        expected = f"one of {', '.join(BUILT_IN)}, or a file ending in .safetensors"
+        raise InputError(Problem("input.batch", "batch", expected, str(batch)))
+    contract, _ = capture_contract(read_header(Path(batch)), settings)
+    return captured(Path(batch), contract)
+
+
+def _batch_name(batch: GlobalBatch | str | Path) -> str:
+    return "live tensors" if isinstance(batch, GlobalBatch) else str(batch)
+
+
+def _layout(layout: Layout | str) -> Layout:
+    if isinstance(layout, str):
+        return RunConfig(layouts=(layout,)).chosen_layouts[0]
+    return layout
