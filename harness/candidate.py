@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
-from harness.ops import LossOp, loss_of, quantities_of
+from harness.ops import LossOp, loss_of, quantities_of, shows_stages, stages_of
 from harness.status import Phase, StatusWriter
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -36,10 +36,12 @@ def run_candidate(
     groups: Groups,
     status: StatusWriter | None = None,
     contract: GRPOLossContract | None = None,
+    observe: Callable[[str, Tensor], None] | None = None,
 ) -> dict[str, Tensor]:
     """The quantities of this rank: replicated vectors of the whole batch, and its shard of the gradient.
 
-    `contract` replaces the batch's own on this rank, for a planted disagreement.
+    `contract` replaces the batch's own on this rank, for a planted disagreement. `observe` sees the op's stages
+    where it shows them.
     """
     call = batch.shard(sharding)
     logits = call.policy_local_logits.detach().requires_grad_()
@@ -58,7 +60,11 @@ def run_candidate(
         ref_local_logits=call.ref_local_logits,
         tp_group=groups.tp,
         dp_group=groups.dp,
+        **({"observe": observe} if observe and shows_stages(op) else {}),
     )
+    if observe is not None:
+        for name, stage in stages_of(result).items():
+            observe(name, stage)
     _report(status, Phase.BACKWARD)
     gradient = _backward(result, logits)
     if isinstance(result, GRPOLossResult):

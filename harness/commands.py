@@ -13,8 +13,9 @@ from grpo_contract import Problem
 from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
 from harness.listings import ops_text, plan_text, settings_text
+from harness.report_files import write_formats
 from harness.run_config import RequestError, RunConfig
-from harness.stdio import look_of
+from harness.stdio import Look, look_of
 from harness.usage_errors import usage_error
 from harness.version import version
 from harness.workloads.train_command import train_command
@@ -69,7 +70,7 @@ def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgres
     progress = _silent if settings.quiet else on_progress
     report = launch(plan_for(settings), out=settings.out, on_progress=progress, command=command)
     look = look_of(sys.stdout, settings.color)
-    return render(report, settings.format, quiet=settings.quiet, **look), report.exit_status
+    return _rendered(report, settings, look), report.exit_status
 
 
 def show(
@@ -77,6 +78,7 @@ def show(
     /,
     *,
     format: str = "terminal",
+    out: Path | None = None,
     width: int | None = None,
     color: Literal["auto", "always", "never"] = "auto",
     quiet: Annotated[bool, Parameter(negative=())] = False,
@@ -88,7 +90,9 @@ def show(
     report
         The JSON report, a folder given to --out, or - for standard input.
     format
-        Any format of a run.
+        Any format of a run; further ones, after commas, are written into --out.
+    out
+        Folder for further formats.
     width
         Columns; by default those of the terminal.
     color
@@ -96,11 +100,11 @@ def show(
     quiet
         Only the outcome.
     """
-    RunConfig(format=format)
+    settings = RunConfig(format=format, out=out, quiet=quiet)
     if width is not None and width < 1:
         raise RequestError(Problem("request.width", "--width", "at least 1", str(width)))
     loaded = Report.from_json(_report_text(report))
-    return render(loaded, format, quiet=quiet, **look_of(sys.stdout, color, width)), loaded.exit_status
+    return _rendered(loaded, settings, look_of(sys.stdout, color, width)), loaded.exit_status
 
 
 @with_flags
@@ -116,6 +120,14 @@ def ops() -> Answer:
 
     device, _ = resolve_device(RunConfig(), this_machine())
     return ops_text(kernel_registry.describe(device)), 0
+
+
+def _rendered(report: Report, settings: RunConfig, look: Look) -> str:
+    """The first format; the others are written into the folder."""
+    first, *others = settings.formats
+    if others and settings.out is not None:
+        write_formats(report, others, settings.out)
+    return render(report, first, quiet=settings.quiet, **look)
 
 
 def _report_text(name: str) -> str:

@@ -15,7 +15,7 @@ def settings_text(config: RunConfig) -> str:
         name: (value, config.where(name) if config.is_given(name) else "default")
         for name, value in config.model_dump(mode="json").items()
     }
-    if config.format == "json":
+    if config.formats[0] == "json":
         content = {name: {"value": value, "source": source} for name, (value, source) in rows.items()}
         return json.dumps(content, indent=2) + "\n"
     return _columns([(name, _shown(value), source) for name, (value, source) in rows.items()])

@@ -74,3 +74,17 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
     values = {name: held.get(name) for name in REPLICATED}
     return {**{n: v.detach() for n, v in values.items() if isinstance(v, Tensor)}, GRADIENT: gradient}
+
+
+def shows_stages(op: Any) -> bool:
+    """Whether `apply` takes `observe`."""
+    try:
+        return "observe" in inspect.signature(op.apply).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def stages_of(result: Any) -> dict[str, Tensor]:
+    """The stages that a result carries as an attribute or key `stages`; empty without one."""
+    held = result.get("stages") if isinstance(result, Mapping) else getattr(result, "stages", None)
+    return {name: value.detach() for name, value in held.items()} if isinstance(held, Mapping) else {}

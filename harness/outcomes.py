@@ -6,6 +6,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from grpo_contract import GRPOVerifyError
 from harness.config_sources import gather, merge
@@ -51,13 +52,12 @@ def wants_json(tokens: Sequence[str]) -> bool:
     """Whether a run's answer was to be JSON, judged even where its flags cannot be parsed."""
     if tokens and tokens[0] in OTHER_COMMANDS:
         return False
-    if "--json" in tokens or "--format=json" in tokens:
+    if "--json" in tokens:
         return True
-    if "--format" in tokens:
-        return list(tokens[tokens.index("--format") + 1 :][:1]) == ["json"]
-    if any(token.startswith("--format=") for token in tokens):
-        return False
-    return merge(gather({}))[0].get("format") == "json"
+    given = [value for flag, value in pairwise([*tokens, ""]) if flag == "--format"]
+    given += [token.removeprefix("--format=") for token in tokens if token.startswith("--format=")]
+    chosen = given[0] if given else merge(gather({}))[0].get("format")
+    return str(chosen).partition(",")[0].strip() == "json"
 
 
 def _internal_text(error: Exception, line: str, debug: bool) -> str:

@@ -14,11 +14,12 @@ from harness.layouts import (
     asks_for_degrees,
     degree_problems,
     layouts_of,
+    named,
     rank_problems,
 )
 from harness.planned import BatchPlan, Plan, PlannedCase, Transport
 from harness.planned_batches import control_batch, plan_batches
-from harness.planned_cases import PlantedFault, plan_cases
+from harness.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.run_config import RequestError, RunConfig
 
 __all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
@@ -64,7 +65,20 @@ def make_plan(
         timeout=config.timeout,
         batches=batches,
         cases=cases,
-        notes=_notes(ranks, layouts, device, cores),
+        notes=(*_notes(ranks, layouts, device, cores), *_absent_faults(config, faults, layouts)),
+    )
+
+
+def _absent_faults(
+    config: RunConfig, faults: Sequence[PlantedFault], layouts: Sequence[Layout]
+) -> tuple[str, ...]:
+    if config.controls == "off":
+        return ()
+    reached = most_ranks(config, layouts)
+    absent = [fault for fault in faults if fault.layout[0] * fault.layout[1] > reached]
+    return tuple(
+        f"planted fault {fault.name} needs layout {named(fault.layout)}; this run has {reached} ranks"
+        for fault in absent
     )
 
 

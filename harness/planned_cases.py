@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from harness.batch_spec import CONTROL
-from harness.layouts import Layout, asks_for_degrees, named, short_of_devices, unfit
+from harness.batch_spec import CONTROL, contract_for
+from harness.layouts import MOST_VIRTUAL, Layout, asks_for_degrees, named, short_of_devices, unfit
 from harness.planned import BatchPlan, PlannedCase
 from harness.run_config import RunConfig
 
 FAULTED_OP = "grpo_loss"
 """The op that planted faults are faults of, whatever op the user verifies."""
 CONTROL_SEED = 0
+CONTROL_CONTRACT = contract_for(CONTROL, RunConfig())
 
 
 class PlantedFault(Protocol):
@@ -29,6 +30,9 @@ class PlantedFault(Protocol):
 
     @property
     def quantities(self) -> tuple[str, ...]: ...
+
+    @property
+    def real_ranks_from(self) -> int | None: ...
 
 
 def plan_cases(
@@ -48,11 +52,37 @@ def plan_cases(
             if config.controls == "batch":
                 drafts += _faults_on(batch, seed, faults)
     if CONTROL.name in batches:
-        drafts += [_fault(fault) for fault in faults]
+        reached = most_ranks(config, layouts)
+        drafts += [_fault(fault) for fault in faults if fault.layout[0] * fault.layout[1] <= reached]
+        if config.controls == "matrix":
+            drafts += _fault_matrix(config, faults, layouts)
     return tuple(
         PlannedCase(index=index, repeat=config.repeat, **_fitted(draft, available_ranks))
         for index, draft in enumerate(drafts)
     )
+
+
+def most_ranks(config: RunConfig, layouts: Sequence[Layout]) -> int:
+    """The largest number of ranks that this run has; planted faults that need more are not in the plan."""
+    return MOST_VIRTUAL[1] if config.virtual else max(tp * dp for tp, dp in layouts)
+
+
+def _fault_matrix(
+    config: RunConfig, faults: Sequence[PlantedFault], layouts: Sequence[Layout]
+) -> Iterator[dict[str, Any]]:
+    """Every planted fault at every larger layout of the run: where it is seen is for the record."""
+    for fault in faults:
+        for layout in layouts:
+            if layout == fault.layout or layout[0] < fault.layout[0] or layout[1] < fault.layout[1]:
+                continue
+            virtual = config.virtual and fault.real_ranks_from is not None and max(layout) >= fault.real_ranks_from
+            skip = "the order of a collective is its own; virtual ranks have none" if virtual else None
+            yield _fault(fault) | {
+                "name": f"fault/{fault.name}/{named(layout)}",
+                "layout": layout,
+                "expect": "any",
+                "skip": unfit(layout, CONTROL_CONTRACT) or skip,
+            }
 
 
 def _layout_cases(

@@ -14,6 +14,8 @@ from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness import batches
 from harness.candidate import Groups, baseline_part, is_part, origin_of, run_candidate
 from harness.comparison import compare
+from harness.diagnosis.frame import Frame
+from harness.diagnosis.stage_run import have_drifted, with_rank_stages, with_virtual_stages
 from harness.drift import Drift
 from harness.environment import environment
 from harness.exchange import gather_texts
@@ -28,6 +30,7 @@ from harness.status import CaseRef, Phase, StatusWriter
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import contract_on_rank
+from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.faults import FAULTS
 
 Layout = tuple[int, int]
@@ -72,10 +75,19 @@ class RankRun:
         outcome = self._outcome(case, seed) if takes_part else None
         self.status.update(phase=Phase.COMPARE)
         self.status.tick()
-        texts = gather_texts(outcome.model_dump_json() if outcome else "")
+        outcomes = _gathered(outcome)
+        if case.fault is None and have_drifted(outcomes):
+            outcomes = _gathered(self._with_stages(case, outcome))
         if self.rank == 0:
-            outcomes = [RankOutcome.model_validate_json(text) for text in texts if text]
             self._write(case, outcomes)
+
+    def _with_stages(self, case: PlannedCase, outcome: RankOutcome | None) -> RankOutcome | None:
+        """Run a drifting case once more, on all its ranks in step, to look between its stages."""
+        if outcome is None:
+            return None
+        batch = self._batch_of(self.plan.batches[case.batch], case.seed)
+        sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=batch.contract)
+        return with_rank_stages(outcome, self._op, batch, sharding, self._groups[case.layout])
 
     def _write(self, case: PlannedCase, outcomes: list[RankOutcome]) -> None:
         fault = next((each for each in FAULTS if each.name == case.fault), None)
@@ -110,7 +122,9 @@ class RankRun:
             contracts = partial(contract_on_rank, fault.fault.name, batch.contract)
             return run_virtual_case(fault.op, batch, case.layout, fault.baseline(batch), contracts)
         expected = self._baseline_of(case, seed, self._op, batch)
-        return run_virtual_case(self._op, batch, case.layout, expected, repeat=case.repeat)
+        outcomes = run_virtual_case(self._op, batch, case.layout, expected, repeat=case.repeat)
+        assert isinstance(self._op, DistributedGRPOLossOp)
+        return with_virtual_stages(outcomes, self._op, batch, case.layout)
 
     def _power_of(self, case: PlannedCase) -> dict[str, float]:
         """Measured once a batch and seed."""
@@ -144,16 +158,20 @@ class RankRun:
             fault = FaultRun(case.fault, self._good_op(batch), self._watch)
             expected = fault.baseline(batch)
             got = fault.candidate(batch, sharding, groups, self.status)
-            return self._compare(expected, got, sharding)
+            return self._compare(expected, got, sharding, batch)
         expected = self._baseline_of(case, seed, self._op, batch)
         runs = [run_candidate(self._op, batch, sharding, groups, self.status) for _ in range(case.repeat)]
         repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
-        return (*self._compare(expected, runs[0], sharding), *(drift for found in repeats for drift in found))
+        compared = self._compare(expected, runs[0], sharding, batch)
+        return (*compared, *(drift for found in repeats for drift in found))
 
-    def _compare(self, expected: Quantities, got: Quantities, sharding: ShardingSpec) -> tuple[Drift, ...]:
+    def _compare(
+        self, expected: Quantities, got: Quantities, sharding: ShardingSpec, batch: GlobalBatch
+    ) -> tuple[Drift, ...]:
         if expected.keys() != got.keys():
             there, here = ", ".join(expected), ", ".join(got)
             raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
+        frame = Frame.of(batch, expected)
         return tuple(
             compare(
                 name,
@@ -161,6 +179,7 @@ class RankRun:
                 value,
                 origin_of(name, value, sharding),
                 sharded=is_part(name, value, sharding),
+                frame=frame,
             )
             for name, value in got.items()
         )
@@ -216,6 +235,12 @@ class RankRun:
         self.status.tick()
         answer = gather_texts(found)[0]
         return None if answer == "None" else int(answer)
+
+
+def _gathered(outcome: RankOutcome | None) -> list[RankOutcome]:
+    """The outcomes of all ranks that take part, on every rank."""
+    texts = gather_texts(outcome.model_dump_json() if outcome else "")
+    return [RankOutcome.model_validate_json(text) for text in texts if text]
 
 
 def build_batch(planned: BatchPlan, seed: int | None) -> GlobalBatch:

@@ -94,10 +94,11 @@ def _op(value: str) -> str:
     return value
 
 
-def _format(value: str) -> str:
-    if value not in RENDERERS:
-        raise ValueError(f"one of {', '.join(RENDERERS)}")
-    return value
+def _formats(value: str) -> str:
+    names = list(dict.fromkeys(part.strip() for part in value.split(",")))
+    if not set(names) <= set(RENDERERS):
+        raise ValueError(f"one of {', '.join(RENDERERS)}, or several with commas between them")
+    return ",".join(names)
 
 
 NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
@@ -161,14 +162,17 @@ class RunConfig(BaseModel):
     std_eps: Number | None = _setting(None, "keeps the advantage's divisor from zero")
     std_eps_mode: StdEpsMode | None = _setting(None, "where --std-eps enters the divisor")
     tiles: Count | None = _setting(None, "vocabulary tiles of the fixed summation tree")
-    controls: Annotated[Literal["on", "off", "batch"], BeforeValidator(_one_of)] = _setting(
-        "on", "planted faults, on a batch of their own; batch: on the chosen batches too"
+    controls: Annotated[Literal["on", "off", "batch", "matrix"], BeforeValidator(_one_of)] = _setting(
+        "on",
+        "planted faults, on a batch of their own; batch: on the chosen batches too; matrix: at every layout too",
     )
     repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
     timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
     dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
-    format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
+    format: Annotated[str, AfterValidator(_formats)] = _setting(
+        "terminal", "format of the report; further ones, after commas, are written into --out"
+    )
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")
     color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
 
@@ -181,7 +185,11 @@ class RunConfig(BaseModel):
         except ValidationError as error:
             raise RequestError([*from_pydantic(error, places), *_rest(values, error, places)]) from None
         self._origins = places
-        problems = [*self._layout_problems(), *contract_problems(self.contract_fields(), self.where)]
+        problems = [
+            *self._layout_problems(),
+            *self._format_problems(),
+            *contract_problems(self.contract_fields(), self.where),
+        ]
         if problems:
             raise RequestError(problems)
 
@@ -203,6 +211,17 @@ class RunConfig(BaseModel):
         """The contract fields that were given, under the contract's names (tiles apart)."""
         values = {contract: getattr(self, name) for name, contract in CONTRACT_NAMES.items()}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats of the report; the first one is the answer, the others are files of --out."""
+        return tuple(self.format.split(","))
+
+    def _format_problems(self) -> list[Problem]:
+        if len(self.formats) == 1 or self.out is not None:
+            return []
+        expected = f"a folder for the formats after the first ({', '.join(self.formats[1:])})"
+        return [Problem("request.out", self.where("out"), expected, "nothing")]
 
     def _layout_problems(self) -> list[Problem]:
         given = [name for name in ("tp", "dp") if getattr(self, name) is not None]

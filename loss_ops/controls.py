@@ -15,6 +15,7 @@ from loss_ops.faults import FAULTS
 from loss_ops.gather import AllReduce, Program
 from loss_ops.inputs import LossInputs, Slots
 from loss_ops.logprob import Logprobs
+from loss_ops.many_rank_controls import MANY_RANK_STAGES
 from loss_ops.normalizer import normalization
 from loss_ops.scalars import Scalars
 from loss_ops.sequence_totals import SequenceTotals, token_sum, unpack
@@ -159,4 +160,5 @@ FAULTY_STAGES: dict[str, Callable[[Stages], Stages]] = {
     "bf16_token_sum": lambda base: replace(base, token_sum=_bf16_sum),
     "gradient_zero_off_owner": _zero_off_owner,
     "gradient_scaled_by_dp": _scaled_by_dp,
+    **MANY_RANK_STAGES,
 }

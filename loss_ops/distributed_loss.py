@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, Validate, checked_program
 from loss_ops.fixed_batch import FixedBatch
+from loss_ops.gather import Program
 from loss_ops.identity_cache import IdentityCache
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_call import LossCall
@@ -99,7 +101,7 @@ class DistributedGRPOLossOp:
             raise InputError(Problem("input.preflight", "preflight", expected, repr(preflight)))
         wanted = preflight == "always" or (preflight == "once" and key not in self._agreed)
         checks = Checks(validate, wanted, self.identity)
-        program = checked_program(call, self.stages, checks, grad_scale=grad_scale, observe=observe)
+        program = self._program(call, checks, grad_scale, observe)
         if fixed is not None:
             program = fixed.answering(program, place)
         with torch.no_grad():
@@ -107,9 +109,17 @@ class DistributedGRPOLossOp:
         if fixed is None:
             self._agreed.add(key)
         loss = attach_gradient(policy_local_logits, inputs, state, self.stages)
-        return GRPOLossResult.of(state, loss, self._provenance(contract, place))
+        return self._result(state, loss, self._provenance(contract, place))
 
-    @property
+    def _program(
+        self, call: LossCall, checks: Checks, grad_scale: float, observe: Observer | None
+    ) -> Program[tuple[LossInputs, LossState]]:
+        return checked_program(call, self.stages, checks, grad_scale=grad_scale, observe=observe)
+
+    def _result(self, state: LossState, loss: Tensor, provenance: dict[str, Any]) -> GRPOLossResult:
+        return GRPOLossResult.of(state, loss, provenance)
+
+    @cached_property
     def identity(self) -> str:
         """Backend and launch configuration: all that fixes bits beside the contract."""
         return " ".join([self.backend, *(f"{name}={value}" for name, value in sorted(self.launch.items()))])

@@ -16,7 +16,8 @@ FaultKind = Literal["layout", "arithmetic", "disagreement"]
 class Fault:
     """One planted fault: the smallest layout (tp, dp) that can show it, and the quantities of which one must.
 
-    `pattern` is what the comparison must say of it, where it must say more than that bits differ.
+    `pattern` is what the comparison must say of it, where it must say more than that bits differ. From
+    `real_ranks_from` ranks on an axis the fault is the order of a real collective, which virtual ranks lack.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Fault:
     about: str
     kind: FaultKind = "layout"
     pattern: str | None = None
+    real_ranks_from: int | None = None
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -45,12 +47,14 @@ FAULTS: tuple[Fault, ...] = (
         (1, 2),
         ("loss", "policy_loss"),
         "sequence totals are added per rank and all_reduced, not gathered in sequence order",
+        real_ranks_from=3,
     ),
     Fault(
         "tile_sums_all_reduced",
         (2, 1),
         ("per_sequence_policy",),
         "exponential sums of tiles are added per rank and all_reduced, not gathered in tile order",
+        real_ranks_from=3,
     ),
     Fault(
         "tiles_doubled_under_tp",
@@ -101,6 +105,30 @@ FAULTS: tuple[Fault, ...] = (
         ("grad_policy_logits",),
         "the gradient is multiplied by the DP degree",
         pattern="constant factor 2",
+    ),
+    Fault(
+        "totals_added_in_ring_order",
+        (1, 3),
+        ("loss", "policy_loss"),
+        "from three DP ranks on, each rank adds the ranks' sums starting with its own",
+    ),
+    Fault(
+        "tiles_joined_in_reverse",
+        (3, 1),
+        ("per_sequence_policy",),
+        "tile statistics are joined in reverse TP-rank order, which two ranks cannot show",
+    ),
+    Fault(
+        "tile_sums_sent_as_bf16",
+        (4, 1),
+        ("per_sequence_policy",),
+        "from four TP ranks on, tile sums travel in bfloat16",
+    ),
+    Fault(
+        "totals_added_in_pairs",
+        (1, 8),
+        ("loss", "policy_loss"),
+        "from eight DP ranks on, the ranks' sums are added in neighbouring pairs",
     ),
     Fault(
         "beta_differs_on_one_tp_rank",

@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem
+from loss_ops.checked_program import Checks
 from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.gather import Program
+from loss_ops.identity_cache import IdentityCache
+from loss_ops.inputs import LossInputs
+from loss_ops.loss_call import LossCall
+from loss_ops.loss_program import LossState, Observer
 from loss_ops.native_loss import NativeGRPOLossOp, contract_for_dense
 from loss_ops.result import GRPOLossResult
 from loss_ops.stages import Stages
 from loss_ops.triton_launch import LAUNCH, triton_refusal
+from loss_ops.triton_lean import LazyResult, call_form, unchecked_program
 from loss_ops.triton_stages import TRITON_STAGES, program
 
 
@@ -33,6 +40,7 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         super().__init__(
             stages, backend=backend, launch=LAUNCH if launch is None else launch, on_collective=on_collective
         )
+        self._forms: IdentityCache[set[Any]] = IdentityCache()
 
     def apply(
         self,
@@ -66,6 +74,29 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
             torch.autograd.graph.increment_version(policy_local_logits)
         return result
 
+    def _program(
+        self, call: LossCall, checks: Checks, grad_scale: float, observe: Observer | None
+    ) -> Program[tuple[LossInputs, LossState]]:
+        """Calls of a form that has passed its checks once, with nothing to read or exchange, go straight on."""
+        if checks.validate != "off" or checks.preflight:
+            return super()._program(call, checks, grad_scale, observe)
+        form = self._forms.get((call.contract, call.sharding), _no_forms)
+        key = (call_form(call), grad_scale)
+        if key in form:
+            return unchecked_program(call, self.stages, grad_scale, observe)
+        return self._remembering(super()._program(call, checks, grad_scale, observe), form, key)
+
+    @staticmethod
+    def _remembering(
+        program: Program[tuple[LossInputs, LossState]], form: set[Any], key: Any
+    ) -> Program[tuple[LossInputs, LossState]]:
+        outcome = yield from program
+        form.add(key)
+        return outcome
+
+    def _result(self, state: LossState, loss: Tensor, provenance: dict[str, Any]) -> GRPOLossResult:
+        return LazyResult(state, loss, provenance)
+
     def _writing(self, write: Literal["forward", "inplace"]) -> TritonDistributedGRPOLossOp:
         found: TritonDistributedGRPOLossOp | None = self.__dict__.get(write)
         if found is None:
@@ -74,6 +105,10 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
             found._agreed = self._agreed
             self.__dict__[write] = found
         return found
+
+
+def _no_forms(*_: Any) -> set[Any]:
+    return set()
 
 
 def _inplace_problems(policy: Tensor, reference: Tensor | None) -> list[Problem]:

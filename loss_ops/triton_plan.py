@@ -15,7 +15,7 @@ from loss_ops.triton_workspace import WorkspaceLayout
 from loss_ops.vocab_shard import VocabShard
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Index tensors and constants of one rank's calls."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from loss_ops.gather import Program
+from loss_ops.identity_cache import IdentityCache
 from loss_ops.inputs import LossInputs
 from loss_ops.loss_program import LossState, Observer, staged_program
 from loss_ops.stages import NATIVE_STAGES, Stages
@@ -22,12 +23,13 @@ def program(
     write: Write = "backward",
 ) -> Program[LossState]:
     """The lean program for the stages as they are here; stage by stage where one was replaced."""
-    if _unchanged(stages):
+    if stages is TRITON_STAGES or _known.get((stages,), _unchanged):
         return triton_program(inputs, grad_scale=grad_scale, observe=observe, write=write)
     return staged_program(inputs, stages, grad_scale=grad_scale, observe=observe)
 
 
 TRITON_STAGES = replace(NATIVE_STAGES, tile_stats=tile_stats, logits_gradient=logits_gradient, program=program)
+_known: IdentityCache[bool] = IdentityCache()
 _NAMES = tuple(field.name for field in fields(Stages) if field.name != "program")
 
 

@@ -6,19 +6,19 @@ Stages are [S, T] float32 tensors of a rank's own sequences: logp, ratio, kl, po
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, ShardingSpec
+from harness.candidate import Groups, run_candidate
 from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_order import STAGE_PREFIX
 from harness.drift import Drift
+from harness.ops import LossOp
 from harness.rank_outcome import RankOutcome
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
@@ -28,20 +28,6 @@ from loss_ops.virtual_ranks import Place, run_virtual
 
 Stages = dict[str, Tensor]
 Contracts = Callable[[ShardingSpec], GRPOLossContract]
-
-
-def shows_stages(op: Any) -> bool:
-    """Whether `apply` takes `observe`."""
-    try:
-        return "observe" in inspect.signature(op.apply).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def stages_of(result: Any) -> Stages:
-    """The stages that a result carries as an attribute or key `stages`; empty without one."""
-    held = result.get("stages") if isinstance(result, Mapping) else getattr(result, "stages", None)
-    return {name: value.detach() for name, value in held.items()} if isinstance(held, Mapping) else {}
 
 
 def virtual_stages(
@@ -69,6 +55,24 @@ def _recorder(kept: Stages) -> Callable[[str, Tensor], None]:
     return observe
 
 
+def with_rank_stages(
+    outcome: RankOutcome, op: LossOp, batch: GlobalBatch, sharding: ShardingSpec, groups: Groups
+) -> RankOutcome:
+    """The outcome of a real rank with its stages. Every rank of the layout has to call this in step."""
+    expected: Stages = {}
+    got: Stages = {}
+    run_candidate(
+        op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups(), observe=_recorder(expected)
+    )
+    run_candidate(op, batch, sharding, groups, observe=_recorder(got))
+    return outcome.model_copy(update={"stages": compare_stages(expected, got, batch, sharding)})
+
+
+def have_drifted(outcomes: Iterable[RankOutcome]) -> bool:
+    """Whether any rank saw a difference."""
+    return any(drift.mismatched for outcome in outcomes for drift in outcome.drifts)
+
+
 def compare_stages(expected: Stages, got: Stages, batch: GlobalBatch, sharding: ShardingSpec) -> tuple[Drift, ...]:
     """A rank's stages against the baseline's rows; what masked slots hold does not count."""
     start, stop = sharding.sequence_shard
@@ -92,7 +96,7 @@ def with_virtual_stages(
     outcomes: list[RankOutcome], op: DistributedGRPOLossOp, batch: GlobalBatch, layout: tuple[int, int]
 ) -> list[RankOutcome]:
     """The outcomes of virtual ranks with their stages, where any of them drifted; the others as they are."""
-    if not any(drift.mismatched for outcome in outcomes for drift in outcome.drifts):
+    if not have_drifted(outcomes):
         return outcomes
     expected = virtual_stages(op, batch, (1, 1))[0, 0]
     got = virtual_stages(op, batch, layout)

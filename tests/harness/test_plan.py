@@ -32,6 +32,7 @@ class StandIn:
     layout: tuple[int, int]
     kind: Literal["layout", "arithmetic", "disagreement"] = "layout"
     quantities: tuple[str, ...] = ("loss",)
+    real_ranks_from: int | None = None
 
 
 FAULTS = (
@@ -97,20 +98,33 @@ def test_planted_faults_come_last_on_a_batch_and_a_contract_of_their_own() -> No
     config = RunConfig(tp=2, batch="seed", beta=0, kl="k1", tiles=8, dtype="bfloat16", seed=(5,), op="pkg.mod:op")
     result = plan(config)
     planted = [case for case in result.cases if case.fault]
-    assert result.cases[-len(FAULTS) :] == tuple(planted)
+    assert result.cases[-len(FAULTS) + 1 :] == tuple(planted)
     assert [case.name for case in planted] == [
         "fault/regrouped/1x2",
-        "fault/order_dependent/1x4",
         "fault/doubled_tiles/2x1",
         "fault/bf16_sum/1x1",
         "fault/beta_differs/2x1",
     ]
-    assert [case.expect for case in planted] == ["caught"] * 4 + ["refused"]
+    assert [case.expect for case in planted] == ["caught"] * 3 + ["refused"]
+    assert result.notes == ("planted fault order_dependent needs layout 1x4; this run has 2 ranks",)
     assert {(case.op, case.batch, case.seed) for case in planted} == {("grpo_loss", "control", 0)}
     assert result.batches["control"].contract == contract_for(CONTROL, RunConfig())
     assert result.batches["seed"].contract.objective.beta == 0
     assert result.batches["seed"].contract.logprob.num_vocab_tiles == 8
-    assert result.ranks == 4
+    assert result.ranks == 2
+
+
+def test_the_matrix_runs_each_fault_at_every_larger_layout_for_the_record() -> None:
+    result = plan(RunConfig(tp=2, dp=2, batch="seed", controls="matrix"))
+    names = [case.name for case in result.cases if case.fault and case.expect == "any"]
+    assert names == [
+        "fault/regrouped/2x2",
+        "fault/doubled_tiles/2x2",
+        "fault/bf16_sum/1x2",
+        "fault/bf16_sum/2x1",
+        "fault/bf16_sum/2x2",
+        "fault/beta_differs/2x2",
+    ]
 
 
 def test_controls_on_the_users_batches_prove_nothing_and_stand_beside_their_cases() -> None:
@@ -142,7 +156,7 @@ def test_what_needs_more_devices_than_there_are_is_skipped() -> None:
 
 
 def test_one_device_says_that_it_shows_little() -> None:
-    result = plan(RunConfig(batch="seed"), device="cuda", available_ranks=1)
+    result = plan(RunConfig(batch="seed", controls="off"), device="cuda", available_ranks=1)
     assert layouts(result) == [(1, 1)]
     assert result.notes == ("1x1 is the only layout: it shows that runs repeat, nothing about layouts",)
 

@@ -159,7 +159,7 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
         ({"beta": "-1"}, "--beta: expected at least 0, got -1.0"),
         ({"kl": "k4"}, "--kl: expected one of k1, k2, k3, got k4"),
         ({"format": "pdf"}, "--format: expected one of "),
-        ({"controls": "maybe"}, "--controls: expected one of on, off, batch, got maybe"),
+        ({"controls": "maybe"}, "--controls: expected one of on, off, batch, matrix, got maybe"),
         ({"batch": ("",)}, "--batch: expected text that is not empty, got ''"),
         ({"seed": ("4294967296",)}, "--seed: expected at most 4294967295, got 4294967296"),
         (

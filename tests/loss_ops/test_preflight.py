@@ -143,9 +143,13 @@ def test_tp_siblings_with_other_inputs(
     calls = calls_of(clean())
     calls = changed(place, **change(calls[place]))(calls)
     error = raised(calls, PreflightError)
-    sibling = (1, place[1])
-    assert f"{name} on rank (tp {sibling[0]}, dp {sibling[1]}): expected sha256 " in lines(error)[0]
+    where = f"on rank (tp 1, dp {place[1]})"
     assert {problem.code for problem in error.problems} == {"preflight.digest"}
+    named = [problem.where for problem in error.problems]
+    # What is masked differently is also cleaned differently.
+    others = ["action_ids", "old_logps"] if name == "completion_mask" else []
+    assert named == [f"{each} {where}" for each in [*others, name]]
+    assert f"as on rank (tp 0, dp {place[1]}), got sha256 " in lines(error)[-1]
 
 
 def clean() -> GlobalBatch:
