@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from loss_ops.preflight import preflight
 from loss_ops.quantities import GRADIENT, quantities
 from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
+
+BY_SEQUENCE = ("per_sequence_policy", "per_sequence_kl", "per_sequence_active_tokens", "advantages")
 
 
 @dataclass(frozen=True)
@@ -95,22 +98,24 @@ def _backward(result: Any, logits: Tensor) -> Tensor:
     return gradient
 
 
-def holds_part(got: Tensor, sharding: ShardingSpec) -> bool:
+def holds_part(name: str, got: Tensor, sharding: ShardingSpec) -> bool:
     """Whether a foreign op returned only its own sequences of a per-sequence vector."""
     num_sequences = sharding.sequence_shard_bounds[-1][1]
+    if name not in BY_SEQUENCE:
+        return False
     return got.dim() == 1 and got.shape[0] == sharding.num_local_sequences != num_sequences
 
 
 def is_part(name: str, got: Tensor, sharding: ShardingSpec) -> bool:
     """Whether this rank holds a part of the quantity, not a copy of the whole."""
-    return name == GRADIENT or holds_part(got, sharding)
+    return name == GRADIENT or holds_part(name, got, sharding)
 
 
 def origin_of(name: str, got: Tensor, sharding: ShardingSpec) -> tuple[int, ...]:
     """Global index of element 0 of a quantity as this rank holds it."""
     if name == GRADIENT:
         return (sharding.sequence_shard[0], 0, sharding.vocab_shard[0])
-    return (sharding.sequence_shard[0],) if holds_part(got, sharding) else (0,) * got.dim()
+    return (sharding.sequence_shard[0],) if holds_part(name, got, sharding) else (0,) * got.dim()
 
 
 def baseline_part(name: str, whole: Tensor, got: Tensor, sharding: ShardingSpec) -> Tensor:
@@ -118,4 +123,4 @@ def baseline_part(name: str, whole: Tensor, got: Tensor, sharding: ShardingSpec)
     rows = slice(*sharding.sequence_shard)
     if name == GRADIENT:
         return whole[rows, :, slice(*sharding.vocab_shard)]
-    return whole[rows] if holds_part(got, sharding) else whole
+    return whole[rows] if holds_part(name, got, sharding) else whole

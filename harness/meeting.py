@@ -20,4 +20,5 @@ def meeting_place(rundir: RunDir) -> dict[str, Any]:
     if LAUNCHER_PID not in os.environ:
         return {"init_method": "env://"}
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return {"store": dist.FileStore(str(rundir.store), world), "rank": rank, "world_size": world}
+    store = dist.FileStore(str(rundir.store), world)  # type: ignore[attr-defined]
+    return {"store": store, "rank": rank, "world_size": world}

@@ -57,6 +57,8 @@ def case_result(
     verdict, reason = _verdict(outcomes, quantities)
     if verdict is Verdict.DRIFT and must_show:
         verdict, reason = _judge_fault(quantities, must_show, pattern)
+    if verdict is Verdict.MATCH and case.expect == "match" and _is_silent(outcomes, quantities):
+        verdict, reason = Verdict.INCONCLUSIVE, "no floating quantity could have shown a difference on this batch"
     return CaseResult(
         name=case.name,
         op=case.op,
@@ -100,6 +102,13 @@ def _verdict(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResul
     if any(quantity.mismatched for quantity in quantities):
         return Verdict.DRIFT, None
     return Verdict.MATCH, None
+
+
+def _is_silent(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult]) -> bool:
+    """Whether there are floating quantities and all of them are without power: equal counts alone prove nothing."""
+    floating = {drift.name for outcome in outcomes for drift in outcome.drifts if drift.floating}
+    verdicts = {quantity.verdict for quantity in quantities if quantity.name in floating}
+    return verdicts == {Verdict.INCONCLUSIVE}
 
 
 def _judge_fault(

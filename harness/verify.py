@@ -122,7 +122,7 @@ def _known(quantities: Mapping[str, Tensor]) -> Quantities:
 
 
 def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layout: Layout) -> list[RankOutcome]:
-    """What each rank of a layout would report of whole quantities: its own shard of the gradient, the rest whole."""
+    """What each rank of a layout would report of whole quantities: its shard of the gradient, and the rest."""
     if expected.keys() != got.keys():
         raise InputError(Problem("input.result", "the op's result", f"{', '.join(expected)}, as at 1x1",
                                  ", ".join(got)))  # fmt: skip

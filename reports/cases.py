@@ -1,8 +1,9 @@
 """What one case showed: its layout, each compared quantity and the first element that drifted."""
 
+from functools import lru_cache
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reports.diagnosis import Diagnosis, HeatMap, Shares, optional
 from reports.fields import Bits, Count, NamedFloat, Seconds, Share, Text
@@ -105,6 +106,11 @@ class CaseResult(Record):
     notes: tuple[Text, ...] = ()
     diagnosis: Diagnosis | None = optional()
 
+    @field_validator("quantities")
+    @classmethod
+    def _share_what_is_equal(cls, quantities: tuple[QuantityResult, ...]) -> tuple[QuantityResult, ...]:
+        return tuple(map(_shared, quantities))
+
     @model_validator(mode="after")
     def _skips_have_a_reason(self) -> Self:
         if self.verdict is Verdict.SKIPPED and not self.reason:
@@ -132,3 +138,13 @@ class CaseResult(Record):
             return Verdict.DRIFT
         has_evidence = any(quantity.is_evidence for quantity in self.quantities)
         return Verdict.MATCH if has_evidence or self.expect.is_planted else Verdict.INCONCLUSIVE
+
+
+def _shared(quantity: QuantityResult) -> QuantityResult:
+    # Most quantities of a large report are equal and match: one object then serves thousands of cases.
+    return _known(quantity) if quantity.verdict is Verdict.MATCH else quantity
+
+
+@lru_cache(maxsize=1024)
+def _known(quantity: QuantityResult) -> QuantityResult:
+    return quantity

@@ -50,7 +50,7 @@ def _parse(text: str) -> object:
     if not text.strip():
         _refuse("the report", "JSON text", "an empty text")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_version_alone)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
         end = "the end of the text: it is cut off" if error.pos >= len(text.rstrip()) else error.msg
@@ -61,6 +61,11 @@ def _parse(text: str) -> object:
         raise
     except ValueError as error:
         raise _problem("the report", "JSON numbers", str(error)) from error
+
+
+def _version_alone(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object with nothing but its version: of a large report nothing else is needed here."""
+    return {name: value for name, value in pairs if name == "schema_version"}
 
 
 def _refuse_constant(token: str) -> Never:

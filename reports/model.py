@@ -1,6 +1,5 @@
 """The report: the one document that a run, a comparison or a snapshot check ends with."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
@@ -9,7 +8,9 @@ from pydantic import Field, ValidationError, model_validator
 from reports.cases import CaseResult, FirstDrift, Layout, QuantityResult, Rank, Record
 from reports.fields import Count, JsonObject, Seconds, Text
 from reports.loading import SCHEMA_VERSION, ReportFormatError, check_is_report, explain
+from reports.thinning import thinned
 from reports.verdicts import ReportVerdict, Signal, count_planted, exit_status, report_verdict
+from reports.writing import report_text
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -84,7 +85,7 @@ class Report(Record):
         times: Mapping[str, float] | None = None,
     ) -> Self:
         """Settle every case and compute verdict, exit status and planted counts from them and the flags."""
-        settled, errors = tuple(case.settled() for case in cases), tuple(errors)
+        settled, errors = tuple(thinned([case.settled() for case in cases])), tuple(errors)
         verdict = report_verdict(settled, interrupted_by=interrupted_by, broken=broken, refused=bool(errors))
         caught, total = count_planted(settled)
         fields = {
@@ -116,7 +117,8 @@ class Report(Record):
 
     def to_json(self) -> str:
         """Return strict JSON in a stable key order; non-finite floats are strings."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
+        head = self.model_copy(update={"cases": ()}).model_dump(mode="json")
+        return report_text(head, self.cases)
 
     @model_validator(mode="after")
     def _agrees_with_its_cases(self) -> Self:

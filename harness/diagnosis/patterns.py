@@ -7,11 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.diagnosis.tally import Moments, Tally
+from harness.diagnosis.tally import FLOAT32_EPS, LOW_PRECISION, Moments, Tally
 
-FLOAT32_EPS = 2.0**-23
-LOW_PRECISION = 1e-6
-"""A dtype with a larger eps rounds on its own: there a difference is a flip of the last place."""
 STD_TOLERANCE = 1e-3
 LEAST_ROWS = 8
 
@@ -49,7 +46,17 @@ class Fit:
 
 
 def fit(tally: Tally) -> Fit:
-    """The first pattern, strongest first, that holds for every differing element."""
+    """The first pattern, strongest first, that holds for every differing element that no rounding explains.
+
+    Where rounding could explain them all, they may still share a factor, or be shifted one way.
+    """
+    if tally.gross is not None:
+        return fit_all(tally.gross)
+    return _factor_of_many(tally) or _rounding(tally) or Fit(Pattern.UNKNOWN)
+
+
+def fit_all(tally: Tally) -> Fit:
+    """The first pattern that holds for every element of the tally."""
     for rule in RULES:
         found = rule(tally)
         if found is not None:
@@ -124,6 +131,11 @@ def _factor(tally: Tally) -> Fit | None:
     return Fit(Pattern.FACTOR, tally.factor.mean)
 
 
+def _factor_of_many(tally: Tally) -> Fit | None:
+    """Roundings of one coefficient shift a whole row alike: a factor that small needs many rows."""
+    return _factor(tally) if tally.rows_up + tally.rows_down >= LEAST_ROWS else None
+
+
 def is_constant_factor(factor: Moments, eps: float) -> bool:
     """Whether all factors lie close around one that is not 1, by far more than roundings explain."""
     away = abs(factor.mean - 1)
@@ -135,14 +147,14 @@ def _is_whole(value: float) -> bool:
     if not math.isfinite(value) or value == 0:
         return False
     larger = max(abs(value), 1 / abs(value))
-    return larger < 4096 and abs(larger - round(larger)) <= 1e-5 * larger
+    return 1.5 < larger < 4096 and abs(larger - round(larger)) <= 1e-5 * larger
 
 
 def _lower(tally: Tally) -> Fit | None:
     if not 0 < tally.eps < LOW_PRECISION or tally.zeroed * 2 > tally.mismatched:
         return None
     # Small powers of two and zeros are numbers of every precision; a sum of many terms seldom is.
-    if tally.relative <= _tolerance(tally):
+    if tally.relative <= tally.tolerance:
         return None
     for name, count in (("bfloat16", tally.bfloat16), ("float16", tally.float16)):
         if count == tally.mismatched:
@@ -151,18 +163,12 @@ def _lower(tally: Tally) -> Fit | None:
 
 
 def _rounding(tally: Tally) -> Fit | None:
-    if tally.eps == 0 or not tally.relative <= _tolerance(tally):
+    if tally.eps == 0 or not tally.relative <= tally.tolerance:
         return None
     nonzero = tally.factor.count
     if tally.eps > LOW_PRECISION and nonzero and _is_shifted(tally, 2 * tally.eps / 8):
         return None
     return None if _is_shifted(tally, 8 * FLOAT32_EPS) else Fit(Pattern.ROUNDING)
-
-
-def _tolerance(tally: Tally) -> float:
-    """The largest relative difference that another order of a float32 sum of `extent` terms explains."""
-    own = tally.eps if tally.eps > LOW_PRECISION else 0.0
-    return 1.01 * own + FLOAT32_EPS * (32 + 4 * math.sqrt(tally.extent))
 
 
 def _is_shifted(tally: Tally, least: float) -> bool:

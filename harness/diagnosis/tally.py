@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from harness.diagnosis.bins import Bins, Cells, merge_bins, merge_cells
 
 AnyPart = TypeVar("AnyPart")
+FLOAT32_EPS = 2.0**-23
+LOW_PRECISION = 1e-6
+"""A dtype with a larger eps rounds on its own: there a difference is a flip of the last place."""
 
 
 class Moments(BaseModel):
@@ -48,7 +51,8 @@ class Tally(BaseModel):
     and `rows_down`: slots whose values grew and shrank in magnitude. `masked` and `boundary`: elements in masked
     slots and where the ratio lies on a clip bound. `bfloat16`, `float16`: values of the candidate that such a
     number could hold. `moved`: (s, r) where sequence s shows what was expected of sequence r. `eps`: the
-    dtype's own. `extent`: the longest reduction behind it.
+    dtype's own. `extent`: the longest reduction behind it. `gross`: the same of those elements alone that no
+    rounding explains.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -76,6 +80,18 @@ class Tally(BaseModel):
     token: Bins | None = None
     tile: Bins | None = None
     cells: Cells | None = None
+    gross: Tally | None = None
+
+    @property
+    def tolerance(self) -> float:
+        """The largest `relative` that another order of the same sums explains."""
+        return tolerance(self.eps, self.extent)
+
+
+def tolerance(eps: float, extent: int) -> float:
+    """What float32 sums of `extent` terms may differ by, relative to their scale; one place of a coarser dtype."""
+    own = eps if eps > LOW_PRECISION else 0.0
+    return 1.01 * own + FLOAT32_EPS * (32 + 4 * math.sqrt(extent))
 
 
 def merge(parts: Sequence[Tally]) -> Tally:
@@ -102,6 +118,7 @@ def merge(parts: Sequence[Tally]) -> Tally:
         token=_merged(merge_bins, [part.token for part in parts]),
         tile=_merged(merge_bins, [part.tile for part in parts]),
         cells=_merged(merge_cells, [part.cells for part in parts]),
+        gross=_merged(merge, [part.gross for part in parts]),
     )
 
 

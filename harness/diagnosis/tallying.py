@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.diagnosis.bins import Bins, Cells, width_for
 from harness.diagnosis.frame import Frame
-from harness.diagnosis.tally import Moments, Tally, merge_groups, merge_moments
+from harness.diagnosis.tally import Moments, Tally, merge_groups, merge_moments, tolerance
 
 BUCKETS = 65
 Place = tuple[int, int, int]
@@ -31,6 +31,17 @@ class Differing:
     v: Tensor
     ulp: Tensor
     scale: Tensor
+
+    def where(self, chosen: Tensor) -> Differing:
+        """The chosen elements alone."""
+        return Differing(*(value[chosen] for value in vars(self).values()))
+
+    @property
+    def relative(self) -> Tensor:
+        """[K] |got - expected| over the larger of |expected| and the scale; infinite where that is no number."""
+        scale = torch.maximum(self.expected.double().abs(), self.scale.double())
+        apart = (self.got.double() - self.expected.double()).abs()
+        return (apart / scale.clamp_min(torch.finfo(self.expected.dtype).tiny)).nan_to_num(math.inf, math.inf)
 
 
 class Tallying:
@@ -54,9 +65,25 @@ class Tallying:
         self.factor, self.offset = [Moments(base=1.0)], [Moments()]
         self.relative = 0.0
         self.eps = 0.0
+        self.gross: Tallying | None = None
 
     def add(self, block: Differing) -> None:
-        """Count one block."""
+        """Count one block, and once more what of it no rounding explains."""
+        self._add(block)
+        if block.expected.dtype.is_floating_point and bool((gross := self._is_gross(block)).any()):
+            if self.gross is None:
+                self.gross = Tallying(self.shape, self.origin, self.rows.device, self.frame, slots=self.slots)
+            self.gross._add(block.where(gross))
+
+    def _is_gross(self, block: Differing) -> Tensor:
+        gross = block.relative > tolerance(self.eps, self._extent())
+        if self.shape[2] == 1:
+            return gross
+        # Zeros of a gradient are exact: masked slots, padding columns, tokens that a clip silences.
+        least = 64 * torch.finfo(block.expected.dtype).tiny
+        return gross | ((block.expected == 0) & ((block.got == 0) | (block.got.abs() > least)))
+
+    def _add(self, block: Differing) -> None:
         row = block.s * self.shape[1] + block.t
         self.rows += torch.bincount(row, minlength=len(self.rows))
         self.tiles += torch.bincount((block.v + self.origin[2]) // self.tile - self.origin[2] // self.tile,
@@ -86,10 +113,7 @@ class Tallying:
             self.counts[name] += int(where.sum())
 
     def _add_sizes(self, block: Differing, apart: Tensor) -> None:
-        scale = torch.maximum(block.expected.double().abs(), block.scale.double())
-        relative = apart.abs() / scale.clamp_min(torch.finfo(block.expected.dtype).tiny)
-        worst = float(relative.nan_to_num(math.inf).max())
-        self.relative = max(self.relative, worst)
+        self.relative = max(self.relative, float(block.relative.max()))
         known = apart[apart.isfinite()]
         self.offset.append(_moments(known, 0.0))
 
@@ -102,7 +126,9 @@ class Tallying:
             self.low.scatter_reduce_(0, block.s[usable], factors, "amin")
             self.high.scatter_reduce_(0, block.s[usable], factors, "amax")
 
-    def finish(self, first_non_finite: tuple[int, ...] | None, moved: tuple[tuple[int, int], ...]) -> Tally:
+    def finish(
+        self, first_non_finite: tuple[int, ...] | None = None, moved: tuple[tuple[int, int], ...] = ()
+    ) -> Tally:
         """The tally of everything added."""
         rows = self.rows.view(self.shape[:2])
         ulps = self.ulps.tolist()
@@ -120,8 +146,10 @@ class Tallying:
             "moved": moved,
             "eps": self.eps,
             "extent": self._extent(),
+            **self.counts,
+            "gross": self.gross.finish(first_non_finite, moved) if self.gross else None,
         }
-        return Tally(**found, **self.counts, **(self._places(rows) if self.slots else {}))
+        return Tally(**found, **(self._places(rows) if self.slots else {}))
 
     def _extent(self) -> int:
         if self.frame is None:

@@ -44,11 +44,18 @@ class Evidence:
         return merge(parts) if parts else None
 
     @cached_property
+    def telling(self) -> list[tuple[Place, Tally]]:
+        """Of each rank that saw any, the elements that no rounding explains; all of them where none are such."""
+        tallies = [(place, drift.tally) for place, drift in self.drifted if drift.tally is not None]
+        gross = [(place, tally.gross) for place, tally in tallies if tally.gross is not None]
+        return gross or tallies
+
+    @cached_property
     def fit(self) -> Fit:
         """The pattern of the quantity."""
         if self.tally is None:
             return Fit(Pattern.UNKNOWN)
-        if self.name == "token_logp" and (offset := fit_offset(self.tally)) is not None:
+        if self.name == "token_logp" and (offset := fit_offset(self.tally.gross or self.tally)) is not None:
             return offset
         found = fit(self.tally)
         if found.pattern is Pattern.UNKNOWN and (factors := self._rank_factors()):
@@ -59,9 +66,8 @@ class Evidence:
     def _rank_factors(self) -> dict[int, float]:
         """A constant factor of each DP rank's part; nothing where a part has none."""
         by_rank: dict[int, list[Tally]] = {}
-        for (_, dp), drift in self.drifted:
-            if drift.shard and drift.tally is not None:
-                by_rank.setdefault(dp, []).append(drift.tally)
+        for (_, dp), tally in self.telling if self.seen[0][1].shard else []:
+            by_rank.setdefault(dp, []).append(tally)
         merged = {dp: merge(parts) for dp, parts in by_rank.items()}
         if len(merged) < 2 or not all(is_constant_factor(each.factor, each.eps) for each in merged.values()):
             return {}
@@ -84,7 +90,7 @@ def diagnose(evidence: Mapping[str, Evidence], layout: Place) -> Diagnosis | Non
         return None
     stage = first_stage({name: bool(each.drifted) for name, each in evidence.items()})
     main = _main(drifting)
-    where = whereabouts(main.seen)
+    where = whereabouts([place for place, _ in main.seen], main.telling, sharded=bool(main.seen[0][1].shard))
     found = main.fit
     if found.pattern is Pattern.UNKNOWN and where is not None:
         found = Fit(where.pattern)
@@ -111,6 +117,7 @@ def _main(drifting: Mapping[str, Evidence]) -> Evidence:
             return drifting[named[0]]
     telling = [name for name, pattern in fits.items() if pattern not in PLAIN]
     unknown = [name for name, pattern in fits.items() if pattern is Pattern.UNKNOWN]
+    unknown.sort(key=lambda name: not drifting[name].seen[0][1].floating)
     return drifting[[*telling, *unknown, *fits][0]]
 
 

@@ -84,7 +84,7 @@ class TinyWorkload:
     def logprobs(self, rollout: Rollout, start: int, stop: int) -> Tensor:
         """[S, T] of the taken actions."""
         rows = slice(start, stop)
-        logits = self._logits(rollout.source, start, stop).flatten(0, 1)
+        logits = self.logits(rollout, start, stop).flatten(0, 1)
         ids, active = rollout.action_ids_BT[rows], rollout.mask_BT[rows]
         logp = self._logprob.apply(
             logits, ids.flatten(), contract=self.contract.logprob, sharding=self._alone, active=active.flatten()
@@ -95,9 +95,8 @@ class TinyWorkload:
         self, rollout: Rollout, start: int, stop: int, apply: Callable[..., Part]
     ) -> tuple[Part, Iterable[tuple[int, Tensor]]]:
         """All sequences in one call; each gives its own gradient of 24 numbers."""
-        logits = self._logits(rollout.source, start, stop).requires_grad_()
-        reference = torch.zeros_like(logits) if self.contract.objective.beta else None
-        part = apply(logits, start=start, ref_local_logits=reference)
+        logits = self.logits(rollout, start, stop).requires_grad_()
+        part = apply(logits, start=start, ref_local_logits=self.reference(rollout, start, stop))
         (gradient,) = torch.autograd.grad(part.result.loss, logits)
         leaves = table_gradients(gradient, rollout.source, start).flatten(1)
         return part, enumerate(leaves.unbind(), start)
@@ -106,5 +105,11 @@ class TinyWorkload:
         """table -= learning rate * gradient."""
         self.table.sub_(gradient.view_as(self.table), alpha=self.learning_rate)
 
-    def _logits(self, answers: Answers, start: int, stop: int) -> Tensor:
+    def logits(self, rollout: Rollout, start: int, stop: int) -> Tensor:
+        """[S, T, 4] rows of the table."""
+        answers: Answers = rollout.source
         return self.table[answers.states_ST[start:stop]]
+
+    def reference(self, rollout: Rollout, start: int, stop: int) -> Tensor | None:
+        """[S, T, 4] zeros, the uniform start; None at beta 0."""
+        return self.table.new_zeros(stop - start, LONGEST, ACTIONS) if self.contract.objective.beta else None

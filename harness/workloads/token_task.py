@@ -29,7 +29,7 @@ CLOZE: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class TokenTask:
-    """`targets`, where every prompt has a right answer of one token, are what the mean target probability is of."""
+    """What a model is trained on. `targets` are the right answers where each is one token, else None."""
 
     prompts: tuple[Tokens, ...]
     max_new_tokens: int

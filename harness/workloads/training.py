@@ -82,11 +82,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did: its number from 1, the loss of its last pass, the rewards [B] of its rollout."""
+    """What an update did: its number from 1, the loss of its last pass, the rewards [B] of its rollout.
+
+    `old_logps` are those of the rank's own sequences.
+    """
 
     number: int
     result: GRPOLossResult
     rewards_B: Tensor
+    rollout: Rollout
+    old_logps: Tensor
 
 
 OnUpdate = Callable[[Update], None]
@@ -127,7 +132,7 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
         gradients = GradientSum(recipe.combine, blocks, place)
         parts = _pass(workload, rollout, fixed, recipe, place, gradients)
         workload.step((yield from gradients.combined()))
-    return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0])
+    return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0], rollout, call.old_logps)
 
 
 def _pass(

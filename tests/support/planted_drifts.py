@@ -170,8 +170,13 @@ PLANTED = {
 
 
 def planted_batch(seed: int = 0, **changes) -> GlobalBatch:
-    """A ragged batch in which a few tokens have a ratio on a clip bound."""
-    batch = drawn(small_spec(**changes), seed)
+    """A ragged batch with garbage in masked slots."""
+    return drawn(small_spec(**changes), seed)
+
+
+def bounded_batch(seed: int = 0, **changes) -> GlobalBatch:
+    """The same batch, in which a few tokens have a ratio on a clip bound."""
+    batch = planted_batch(seed, **changes)
     frame = Frame(batch)
     old = batch.old_logps.clone()
     slots = batch.completion_mask.nonzero()
@@ -179,6 +184,12 @@ def planted_batch(seed: int = 0, **changes) -> GlobalBatch:
         wanted = (1 - 0.2, 1 + 0.2)[index % 2]
         old[s, t] += float(frame._ratio(s, s + 1)[0, t].log()) - float(torch.tensor(wanted).log())
     return replace(batch, old_logps=old)
+
+
+def batch_for(names: list[str], seed: int = 0, **changes) -> GlobalBatch:
+    """The batch on which these faults show: with tokens on a clip bound where a fault is about them."""
+    make = bounded_batch if "clip bound" in names else planted_batch
+    return make(seed, **changes)
 
 
 def planted_case(plants: list[Plant], batch: GlobalBatch, layout: tuple[int, int]) -> CaseResult:

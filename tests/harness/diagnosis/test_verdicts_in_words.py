@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.planted_drifts import PLANTED, planted_batch, planted_case
+from support.planted_drifts import PLANTED, batch_for, planted_case
 
 ROUNDING = "rounding only"
 
@@ -11,7 +11,7 @@ ROUNDING = "rounding only"
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_called_by_its_pattern(name: str) -> None:
     planted = PLANTED[name]
-    found = planted_case([planted.plant], planted_batch(), (2, 3)).diagnosis
+    found = planted_case([planted.plant], batch_for([name]), (2, 3)).diagnosis
     assert found is not None
     assert found.pattern == planted.pattern, found.words
 
@@ -42,7 +42,7 @@ def test_mixtures_are_told_apart_and_none_is_called_rounding_that_is_not() -> No
     for seed in MIXTURES:
         names, spec, layout, batch = mixture(seed)
         expected = {PLANTED[each].pattern for each in names} - {ROUNDING} or {ROUNDING}
-        found = planted_case([PLANTED[each].plant for each in names], planted_batch(**batch, **spec), layout)
+        found = planted_case([PLANTED[each].plant for each in names], batch_for(names, **batch, **spec), layout)
         pattern = found.diagnosis.pattern if found.diagnosis else "match"
         assert pattern != ROUNDING or expected == {ROUNDING}, (seed, names)
         if pattern not in expected:

@@ -1,0 +1,51 @@
+"""Questions to a reducer that works on rows of float32 terms: which terms are added to each other first.
+
+Large values absorb small ones unless those were summed first (FPRev, USENIX ATC 2025). `absorption` needs
+positive terms only; `opposite` needs terms of both signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from harness.sum_trees import Ask, Count, Triple
+
+Rows = Callable[[Tensor], Tensor]
+"""[R, n] terms to [R] sums."""
+SMALL = 0.75 * 2.0**-24
+"""Below half a unit in the last place of 1, so that 1 absorbs it; two of them, summed first, are above."""
+HUGE = 2.0**40
+"""Absorbs any count of units below 2^16 of them."""
+
+
+def absorption(reduce: Rows, count: int) -> Ask:
+    """Which two of three positive terms meet first: 1 at i, SMALL at j and k, 0 elsewhere.
+
+    The sum is more than 1 only when j and k were added to each other before either met i.
+    """
+
+    def ask(triples: Sequence[Triple]) -> list[bool]:
+        terms = torch.zeros(len(triples), count)
+        for row, (i, j, k) in enumerate(triples):
+            terms[row, i], terms[row, j], terms[row, k] = 1.0, SMALL, SMALL
+        return [bool(value > 1) for value in reduce(terms)]
+
+    return ask
+
+
+def opposite(reduce: Rows, count: int, unit: float = 1.0) -> Count:
+    """The size of the smallest subtree of two terms: huge at i, its opposite at j, a unit elsewhere.
+
+    Units summed before the two meet are absorbed; those added afterwards are what is left.
+    """
+
+    def ask(pairs: Sequence[tuple[int, int]]) -> list[int]:
+        terms = torch.full((len(pairs), count), unit)
+        for row, (i, j) in enumerate(pairs):
+            terms[row, i], terms[row, j] = HUGE * unit, -HUGE * unit
+        return [count - round(float(value) / unit) for value in reduce(terms)]
+
+    return ask
