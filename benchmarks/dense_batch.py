@@ -75,12 +75,15 @@ class LayerOutput(torch.autograd.Function):
         return None, torch.zeros_like(weight)
 
 
-def eager_loss(batch: DenseBatch, policy_logits: Tensor, clip: float = 0.2, beta: float = 0.04) -> Tensor:
-    """GRPO loss as one writes it in PyTorch: log_softmax and gather, masked means."""
+def eager_loss(batch: DenseBatch, policy_logits: Tensor, *, upcast: bool = True) -> Tensor:
+    """GRPO loss as one writes it in PyTorch: log_softmax (in float32) and gather, masked means."""
+    clip, beta = 0.2, 0.04
     mask, ids = batch.completion_mask, batch.action_ids[..., None]
-    logp = policy_logits.float().log_softmax(-1).gather(-1, ids)[..., 0]
+    logp = (policy_logits.float() if upcast else policy_logits).log_softmax(-1).gather(-1, ids)[..., 0]
     with torch.no_grad():
-        ref_logp = batch.ref_logits.float().log_softmax(-1).gather(-1, ids)[..., 0]
+        ref_logp = (
+            (batch.ref_logits.float() if upcast else batch.ref_logits).log_softmax(-1).gather(-1, ids)[..., 0]
+        )
         grouped = batch.rewards.view(-1, batch.samples)
         std = grouped.std(1, keepdim=True, unbiased=False).clamp_min(1e-6)
         advantage = ((grouped - grouped.mean(1, keepdim=True)) / std).reshape(-1, 1)

@@ -34,13 +34,15 @@ def one_config(report: Report, config: tuple[int, ...], options: argparse.Namesp
     batch = DenseBatch.random(*config, options.dtype)
     unit = batch.unit_bytes
     report.section("P x S x L x V = " + " x ".join(map(str, config)), dtype=options.dtype, unit_MB=unit / 2**20)
-    cases = forward_cases(batch) | backward_cases(batch)
+    cases = {
+        name: case for name, case in (forward_cases(batch) | backward_cases(batch)).items() if options.only in name
+    }
     slow = {name: case for name, case in cases.items() if name.startswith(("eager", "native"))}
     quick = {name: case for name, case in cases.items() if name not in slow}
-    timings = measure(quick, repeats=options.repeats) | measure(slow, repeats=5, warmup=1)
+    timings = measure(quick, repeats=options.repeats) | (measure(slow, repeats=5, warmup=1) if slow else {})
     for name, timing in timings.items():
         report.row(name, timing, unit * (2 if name.endswith("forward") else 4))
-    for name in ("forward", "forward+backward"):
+    for name in () if options.only else ("forward", "forward+backward"):
         best = timings[f"triton {name}"].median
         told = ", ".join(
             f"{other} {timings[f'{other} {name}'].median / best:.2f}x" for other in ("eager", "native")

@@ -86,6 +86,7 @@ def options_for(description: str | None, default_configs: str) -> argparse.Names
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16", "float32"))
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--configs", type=_configs, default=_configs(default_configs))
     return parser.parse_args()
 

@@ -55,7 +55,9 @@ def _run(options: argparse.Namespace) -> None:
         points.append((float(update.number), workload.target_probability()))
         said = f"loss {float(update.result.loss):+.6f}  mean reward {float(update.rewards_B.mean()):.4f}"
         seconds = time.perf_counter() - started
-        print(f"update {update.number}  {said}  target probability {points[-1][1]:.6f}  {seconds:.0f} s", flush=True)
+        print(
+            f"update {update.number}  {said}  target probability {points[-1][1]:.6f}  {seconds:.0f} s", flush=True
+        )
         if options.checkpoint:
             save_checkpoint(options.checkpoint, workload, update.number)
         if options.capture:

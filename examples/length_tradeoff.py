@@ -1,6 +1,6 @@
 """The update that each length weight induces, exactly and from samples.
 
-    python -m examples.length_tradeoff [--groups 100000] [--svg FILE]
+python -m examples.length_tradeoff [--groups 100000] [--svg FILE]
 """
 
 from __future__ import annotations

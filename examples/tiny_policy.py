@@ -1,6 +1,6 @@
 """Train the tiny policy: five seeds with the C++ program's random stream, and any number with torch's.
 
-    python -m examples.tiny_policy [--seeds 5] [--torch-seeds 30] [--updates 100] [--svg FILE]
+python -m examples.tiny_policy [--seeds 5] [--torch-seeds 30] [--updates 100] [--svg FILE]
 """
 
 from __future__ import annotations

@@ -2,18 +2,25 @@
 
 The rank that is reported by torchrun, or whose collective times out, is often only a victim: it waited for
 another. So a hang is blamed on whoever is least far, a death on the first death that nobody else caused,
-a failure on the earliest error.
+a failure on the earliest error that is not itself the effect of a lost connection.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from harness.status import Phase, RankStatus
+from harness.status import Phase, RankError, RankStatus
 
 Statuses = Mapping[int, RankStatus]
+# What a rank says whose partner is gone or late. Such an error is an effect, never the cause.
+_EFFECT = re.compile(
+    r"timed? ?out|connection (was )?(closed|reset|refused)|broken pipe|(read|write|recv|send) error"
+    r"|socket|SIGTERM",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ def blame_hang(statuses: Statuses, ranks: int, frames: Mapping[int, str] | None 
     if missing:
         others = "" if len(missing) == ranks else " while " + _waiting(statuses, statuses)
         return Culprit(missing, f"{_named(missing)} never reported that it started{others}", Phase.START)
+    if alone := _refused_alone(statuses):
+        return alone
     least = min(_progress(status) for status in statuses.values())
     behind = tuple(sorted(rank for rank, status in statuses.items() if _progress(status) == least))
     first = statuses[behind[0]]
@@ -80,17 +89,50 @@ def blame_death(statuses: Statuses, deaths: Sequence[Death], ranks: int) -> Culp
 def blame_failure(statuses: Statuses) -> Culprit:
     """The earliest error among the failed ranks, with every rank that reports the same kind of error."""
     failed = {rank: status for rank, status in statuses.items() if status.error is not None}
-    first = min(failed.values(), key=lambda status: (status.time, status.rank))
+    first = min(failed.values(), key=lambda status: (is_effect(status), status.time, status.rank))
     assert first.error is not None  # that is how they were chosen
     error, case = first.error, _case_name(first)
-    same = tuple(sorted(rank for rank, status in failed.items() if _code(status) == error.code))
+    same = tuple(sorted(rank for rank, status in failed.items() if _kind(status.error) == _kind(error)))
     who = "every rank" if len(same) == len(statuses) > 1 else _named(same)
-    message = error.message.strip().partition("\n")[0] or error.code
-    return Culprit(same, f"{who} failed in {_in_case(error.phase, case)}: {message}", error.phase, case)
+    reason = f"{who} failed in {_in_case(error.phase, case)}: {_message(error)}"
+    return Culprit(same, reason, error.phase, case)
 
 
-def _code(status: RankStatus) -> str | None:
-    return None if status.error is None else status.error.code
+def _refused_alone(statuses: Statuses) -> Culprit | None:
+    """Ranks that refused a case which others, waiting for them, did not refuse. They are not behind: ahead."""
+    refused = tuple(sorted(rank for rank, status in statuses.items() if status.refusal is not None))
+    waiting = [rank for rank, status in statuses.items() if status.refusal is None and not status.idle]
+    if not refused or not waiting:
+        return None
+    first = statuses[refused[0]]
+    why = _first_line(first.refusal or "")
+    reason = f"{_named(refused)} alone refused {_in_case(Phase.CASE, _case_name(first))} while "
+    return Culprit(refused, f"{reason}{_waiting(statuses, waiting)}: {why}", first.phase, _case_name(first))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _message(error: RankError) -> str:
+    """The first line of an error; a foreign error's class comes first, because its words may say little."""
+    line = _first_line(error.message)
+    if not error.code[:1].isupper():
+        return line or error.code
+    return f"{error.code}: {line}" if line else error.code
+
+
+def is_effect(status: RankStatus) -> bool:
+    """Whether a rank failed only because another was gone or late."""
+    error = status.error
+    return error is not None and error.code[:1].isupper() and bool(_EFFECT.search(error.message))
+
+
+def _kind(error: RankError | None) -> tuple[str, str] | None:
+    """What makes two ranks' errors one: for one of ours its code. A RuntimeError alone can be cause and effect."""
+    if error is None:
+        return None
+    return (error.code, _first_line(error.message) if error.code[:1].isupper() else "")
 
 
 def _missing(statuses: Statuses, ranks: int) -> tuple[int, ...]:

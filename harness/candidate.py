@@ -47,10 +47,11 @@ def run_candidate(
     where it shows them.
     """
     call = batch.shard(sharding)
-    logits = call.policy_local_logits.detach().requires_grad_()
-    if not isinstance(op, DistributedGRPOLossOp):  # ours does this itself
+    if not isinstance(op, DistributedGRPOLossOp):
         _report(status, Phase.PREFLIGHT)
-        _preflight(replace(call, contract=contract or batch.contract), groups)
+        _preflight(replace(call, contract=contract or batch.contract), groups)  # ours does this itself
+        call = _own_copy(call)
+    logits = call.policy_local_logits.detach().requires_grad_()
     _report(status, Phase.FORWARD)
     result = op.apply(
         logits,
@@ -73,6 +74,12 @@ def run_candidate(
     if isinstance(result, GRPOLossResult):
         return quantities(result, gradient)
     return quantities_of(result, gradient)
+
+
+def _own_copy(call: LossCall) -> LossCall:
+    """The call on tensors of its own: an op that writes into its inputs must not change the batch of others."""
+    tensors = {name: value for name, value in vars(call).items() if isinstance(value, Tensor)}
+    return replace(call, **{name: value.clone() for name, value in tensors.items()})  # type: ignore[arg-type]
 
 
 def _preflight(call: LossCall, groups: Groups) -> None:

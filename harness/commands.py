@@ -12,10 +12,11 @@ from cyclopts import App, CycloptsError, Parameter
 from grpo_contract import Problem
 from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
+from harness.inspect_commands import compare, reveal, snapshot_app
 from harness.listings import ops_text, plan_text, settings_text
 from harness.report_files import write_formats
 from harness.run_config import RequestError, RunConfig
-from harness.stdio import Look, look_of
+from harness.stdio import Look, look_of, speak_utf8
 from harness.usage_errors import usage_error
 from harness.version import version
 from harness.workloads.train_command import train_command
@@ -53,8 +54,11 @@ def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
         return run_plan(load_config(flags), (NAME, *tokens), on_progress)
 
     app.default(run)
-    for command in (run, show, config, ops):
+    for command in (run, plan, show, config, ops):
         app.command(command)
+    app.command(reveal)
+    app.command(compare)
+    app.command(snapshot_app((NAME, *tokens)))
     app.command(train_command((NAME, *tokens), on_progress), name="train")
     return app
 
@@ -63,12 +67,14 @@ def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgres
     """Plan, launch and report one run; `command` is the command line, for the report."""
     # On demand, so that other commands do not pay for them.
     from harness.request import plan_for
+    from harness.resume import request_for
     from harness.run import run as launch
 
     if settings.dry_run:
         return plan_text(plan_for(settings)), 0
     progress = _silent if settings.quiet else on_progress
-    report = launch(plan_for(settings), out=settings.out, on_progress=progress, command=command)
+    plan, earlier, out = request_for(settings)
+    report = launch(plan, out=out, on_progress=progress, command=command, earlier=earlier)
     look = look_of(sys.stdout, settings.color)
     return _rendered(report, settings, look), report.exit_status
 
@@ -108,6 +114,14 @@ def show(
 
 
 @with_flags
+def plan(flags: Flags) -> Answer:
+    """Write a run into --out DIR for your own torchrun, on one node or several; takes the flags of a run."""
+    from harness.node_plan import prepare_nodes
+
+    return prepare_nodes(load_config(flags)), 0
+
+
+@with_flags
 def config(flags: Flags) -> Answer:
     """Print every effective setting and where it came from; takes the flags of a run."""
     return settings_text(load_config(flags)), 0
@@ -127,6 +141,8 @@ def _rendered(report: Report, settings: RunConfig, look: Look) -> str:
     first, *others = settings.formats
     if others and settings.out is not None:
         write_formats(report, others, settings.out)
+    if first != "terminal":
+        speak_utf8(sys.stdout)
     return render(report, first, quiet=settings.quiet, **look)
 
 

@@ -45,7 +45,9 @@ def compare(
         shard=place if sharded else (),
     )
     if got.shape != expected.shape or got.dtype != expected.dtype:
-        nonzero = sum(int(torch.count_nonzero(block(expected, each))) for each in blocks(as_3d(expected.shape), CHUNK))
+        nonzero = sum(
+            int(torch.count_nonzero(block(expected, each))) for each in blocks(as_3d(expected.shape), CHUNK)
+        )
         return seen.model_copy(update={"nonzero": nonzero, **_misshapen(expected, got)})
     scan = Scan(seen, expected, got, place, frame, CHUNK)
     return seen.model_copy(update=scan.run())

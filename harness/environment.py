@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from grpo_contract import InputError
+from harness.differences import MOST_SHOWN, differences
+from harness.rundir import EXPECTED_ENVIRONMENT, RunDir, read_text
 
 RECORDED = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_ALLOW_TF32", "NVIDIA_TF32_OVERRIDE")
 
@@ -28,6 +34,17 @@ def environment(device: torch.device) -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(RECORDED)},
     }
+
+
+def check_environment(rundir: RunDir, found: Mapping[str, Any]) -> None:
+    """Raise InputError, on every rank alike, when results kept in `rundir` come from another environment."""
+    text = read_text(rundir.path / EXPECTED_ENVIRONMENT)
+    if text is None:
+        return
+    here = {"environment": json.loads(json.dumps(found))}
+    problems = list(differences("input.environment", {"environment": json.loads(text)}, here))
+    if problems:
+        raise InputError(problems[:MOST_SHOWN])
 
 
 def device_name(device: torch.device) -> str:

@@ -28,7 +28,7 @@ _GROUPS = {
     **dict.fromkeys(("format", "json", "out", "quiet", "color"), _REPORT),
 }
 _CHOICES = {"format": tuple(RENDERERS), "batch": (*BUILT_IN, *FAMILIES)}
-_METAVARS = {"out": "DIR", "layouts": "TxD,...", "timeout": "SECONDS", "backend": "NAME"}
+_METAVARS = {"out": "DIR", "resume": "DIR", "layouts": "TxD,...", "timeout": "SECONDS", "backend": "NAME"}
 _SPELLING_HELP = {"json": "the same as --format json", "no_controls": "the same as --controls off"}
 
 

@@ -21,6 +21,11 @@ _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
 
+def has_launcher() -> bool:
+    """Whether this rank was started by our launcher, and not by a user's own torchrun."""
+    return AGENT_PID in os.environ and LAUNCHER_PID in os.environ
+
+
 def install_parent_guard() -> None:
     """Make this rank end when the command that started it, or the launcher behind it, ends.
 

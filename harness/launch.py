@@ -157,7 +157,8 @@ def _broken(watch: Watch, exited: bool) -> _Ending | None:
     if unprovoked and watch.first_failure is not None:
         return _died(watch) if settled or any(death.exit is not None for death in unprovoked) else None
     if watch.first_failure is not None:
-        over = exited or watch.all_ended or now - watch.first_failure > FAILURE_GRACE
+        told = watch.all_ended and not watch.only_effects
+        over = exited or told or now - watch.first_failure > FAILURE_GRACE
         return _failed(watch) if over else None
     return None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from subprocess import Popen
 
-from harness.blame import Death
+from harness.blame import Death, is_effect
 from harness.launch_log import closed_pids, first_failure
 from harness.launch_request import LaunchRequest
 from harness.processes import is_alive, read_process
@@ -36,10 +36,11 @@ class Watch:
 
     def look(self) -> None:
         """One look at everything: words first, then deaths, so that a death which made another rank fail is
-        seen no later than that failure. Deaths after a failure are its consequences and are not noted."""
+        seen no later than that failure. Deaths after a failure are its consequences and are not noted, unless
+        nothing but lost connections failed: a dying process closes them before it can be seen to be dead."""
         before = dict(self.statuses)
         self._read(range(self.request.ranks))
-        if self.first_failure is None:
+        if self.first_failure is None or self.only_effects:
             self._note_deaths()
         if self.statuses != before:
             self.changed = time.monotonic()
@@ -66,6 +67,11 @@ class Watch:
                 found = {rank: code, **{other: found[other] for other in found if other != rank}}
         closed = closed_pids(self.request.rundir) if found else set()
         return [Death(rank, code, self._pid(rank) in closed) for rank, code in found.items()]
+
+    @property
+    def only_effects(self) -> bool:
+        """Whether every error so far is the effect of a rank that is gone."""
+        return all(is_effect(status) for status in self.statuses.values() if status.error is not None)
 
     @property
     def all_ready(self) -> bool:

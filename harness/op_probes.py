@@ -88,9 +88,7 @@ def token_policy_rows(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]
     return reduce
 
 
-def _through_loss(
-    run: Run, batch_of: Callable[[Tensor], GlobalBatch], row_T: Tensor, shape: ProbeShape
-) -> Tensor:
+def _through_loss(run: Run, batch_of: Callable[[Tensor], GlobalBatch], row_T: Tensor, shape: ProbeShape) -> Tensor:
     alone = torch.zeros(shape.sequences, shape.tokens)
     alone[0] = row_T
     got = run(batch_of(alone))

@@ -1,7 +1,9 @@
-"""What is left of a command that came to nothing: a message, a status, and with --json a report."""
+"""What is left of a command that came to nothing: a message, a status, and for programs a report."""
 
 from __future__ import annotations
 
+import sys
+import errno
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -10,9 +12,11 @@ from itertools import pairwise
 
 from grpo_contract import GRPOVerifyError
 from harness.config_sources import gather, merge
-from reports import Report, ReportError, ReportFormatError
+from harness.stdio import speak_utf8
+from reports import Report, ReportError, ReportFormatError, render
+from reports.formats import RENDERERS
 
-OTHER_COMMANDS = ("show", "config", "ops")
+OTHER_COMMANDS = ("show", "config", "ops", "plan", "reveal", "compare", "snapshot")
 """Commands that answer with no report of a run."""
 
 
@@ -30,9 +34,15 @@ def outcome_of(error: Exception, command: Sequence[str], *, debug: bool = False)
     if isinstance(error, GRPOVerifyError | ReportFormatError):
         report, err = refused_report(error, command), f"{command[0]}: {error}\n"
     else:
-        line = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
+        what = "no room to write" if is_full(error) else f"internal error: {type(error).__name__}"
+        line = f"{what}: {error}".splitlines()[0]
         report, err = broken_report(line, command), _internal_text(error, f"{command[0]}: {line}", debug)
-    return Outcome(report.exit_status, err, report.to_json() if wants_json(command[1:]) else "")
+    return Outcome(report.exit_status, err, _answer(report, wanted_format(command[1:])))
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a disk, a quota or a limit left no room: nobody's mistake, and no fault of the program."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def refused_report(error: GRPOVerifyError | ReportFormatError, command: Sequence[str]) -> Report:
@@ -48,16 +58,24 @@ def broken_report(line: str, command: Sequence[str]) -> Report:
     return Report.assemble(broken=True, notes=(line,), command=command)
 
 
-def wants_json(tokens: Sequence[str]) -> bool:
-    """Whether a run's answer was to be JSON, judged even where its flags cannot be parsed."""
+def wanted_format(tokens: Sequence[str]) -> str:
+    """The format of a run's answer, judged even where its flags cannot be parsed."""
     if tokens and tokens[0] in OTHER_COMMANDS:
-        return False
+        return "terminal"
     if "--json" in tokens:
-        return True
+        return "json"
     given = [value for flag, value in pairwise([*tokens, ""]) if flag == "--format"]
     given += [token.removeprefix("--format=") for token in tokens if token.startswith("--format=")]
     chosen = given[0] if given else merge(gather({}))[0].get("format")
-    return str(chosen).partition(",")[0].strip() == "json"
+    return str(chosen or "terminal").partition(",")[0].strip()
+
+
+def _answer(report: Report, format: str) -> str:
+    """The report for a reader that is a program; on a terminal the message says it all."""
+    if format not in RENDERERS or format == "terminal":
+        return ""
+    speak_utf8(sys.stdout)
+    return render(report, format)
 
 
 def _internal_text(error: Exception, line: str, debug: bool) -> str:

@@ -63,6 +63,7 @@ def make_plan(
         ranks_per_device=ranks_per_device,
         ranks=ranks,
         timeout=config.timeout,
+        stress=config.stress,
         batches=batches,
         cases=cases,
         notes=(*_notes(ranks, layouts, device, cores), *_absent_faults(config, faults, layouts)),

@@ -65,6 +65,7 @@ class Plan(_Part):
     ranks_per_device: int = 1
     ranks: int
     timeout: float
+    stress: bool = False
     batches: dict[str, BatchPlan]
     cases: tuple[PlannedCase, ...]
     notes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from harness.sum_trees import Ask, Count, Triple
+from harness.sum_trees import Ask, Count, NotRevealedError, Triple
 
 Rows = Callable[[Tensor], Tensor]
 """[R, n] terms to [R] sums."""
@@ -27,11 +27,11 @@ def absorption(reduce: Rows, count: int) -> Ask:
     The sum is more than 1 only when j and k were added to each other before either met i.
     """
 
-    def ask(triples: Sequence[Triple]) -> list[bool]:
+    def ask(triples: Sequence[Triple]) -> Sequence[bool]:
         terms = torch.zeros(len(triples), count)
         for row, (i, j, k) in enumerate(triples):
             terms[row, i], terms[row, j], terms[row, k] = 1.0, SMALL, SMALL
-        return [bool(value > 1) for value in reduce(terms)]
+        return (_finite(reduce(terms)) > 1).tolist()
 
     return ask
 
@@ -42,10 +42,16 @@ def opposite(reduce: Rows, count: int, unit: float = 1.0) -> Count:
     Units summed before the two meet are absorbed; those added afterwards are what is left.
     """
 
-    def ask(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    def ask(pairs: Sequence[tuple[int, int]]) -> Sequence[int]:
         terms = torch.full((len(pairs), count), unit)
         for row, (i, j) in enumerate(pairs):
             terms[row, i], terms[row, j] = HUGE * unit, -HUGE * unit
-        return [count - round(float(value) / unit) for value in reduce(terms)]
+        return [count - round(value / unit) for value in _finite(reduce(terms)).tolist()]
 
     return ask
+
+
+def _finite(sums: Tensor) -> Tensor:
+    if not bool(sums.isfinite().all()):
+        raise NotRevealedError("the probes' large terms do not come through as finite sums")
+    return sums

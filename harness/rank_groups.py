@@ -14,7 +14,6 @@ from harness.planned import Plan
 from harness.rundir import RunDir
 
 Layout = tuple[int, int]
-START_UP_SECONDS = 300
 BACKENDS = {"gloo": "gloo", "gloo-shared-gpu": "gloo", "nccl": "cpu:gloo,cuda:nccl", "virtual": "gloo"}
 # What is left of a shared device's memory is the context of each rank, which torch does not count.
 SHARED_MEMORY = 0.9
@@ -33,23 +32,24 @@ def join(plan: Plan, device: torch.device, rundir: RunDir) -> None:
         torch.cuda.set_device(device)
         if plan.ranks_per_device > 1:
             torch.cuda.set_per_process_memory_fraction(SHARED_MEMORY / plan.ranks_per_device, device)
-    # The launcher's deadline is the one that counts; this one only has to be later.
-    timeout = timedelta(seconds=plan.timeout + START_UP_SECONDS)
-    dist.init_process_group(BACKENDS[plan.transport], timeout=timeout, **meeting_place(rundir))
+    dist.init_process_group(BACKENDS[plan.transport], **meeting_place(rundir, plan.timeout))
 
 
-def layout_groups(layouts: Iterable[Layout], rank: int) -> dict[Layout, Groups]:
-    """This rank's groups in each layout. Every rank calls this with the same layouts, in the same order."""
-    return {layout: _groups(layout, rank) for layout in sorted(set(layouts))}
+def layout_groups(layouts: Iterable[Layout], rank: int, timeout: timedelta) -> dict[Layout, Groups]:
+    """This rank's groups in each layout. Every rank calls this with the same layouts, in the same order.
+
+    `timeout` is that of one collective: a new group does not take over the world's.
+    """
+    return {layout: _groups(layout, rank, timeout) for layout in sorted(set(layouts))}
 
 
-def _groups(layout: Layout, rank: int) -> Groups:
+def _groups(layout: Layout, rank: int, timeout: timedelta) -> Groups:
     tp, dp = layout
     lines_tp = [[d * tp + t for t in range(tp)] for d in range(dp)] if tp > 1 else []
     lines_dp = [[d * tp + t for d in range(dp)] for t in range(tp)] if dp > 1 else []
-    return Groups(_own_group(lines_tp, rank), _own_group(lines_dp, rank))
+    return Groups(_own_group(lines_tp, rank, timeout), _own_group(lines_dp, rank, timeout))
 
 
-def _own_group(lines: list[list[int]], rank: int) -> dist.ProcessGroup | None:
-    made = [(line, dist.new_group(line)) for line in lines]
+def _own_group(lines: list[list[int]], rank: int, timeout: timedelta) -> dist.ProcessGroup | None:
+    made = [(line, dist.new_group(line, timeout=timeout)) for line in lines]
     return next((group for line, group in made if rank in line), None)

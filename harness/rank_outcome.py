@@ -105,7 +105,7 @@ def _verdict(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResul
 
 
 def _is_silent(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult]) -> bool:
-    """Whether there are floating quantities and all of them are without power: equal counts alone prove nothing."""
+    """Whether all floating quantities, if there are any, are without power: equal counts alone prove nothing."""
     floating = {drift.name for outcome in outcomes for drift in outcome.drifts if drift.floating}
     verdicts = {quantity.verdict for quantity in quantities if quantity.name in floating}
     return verdicts == {Verdict.INCONCLUSIVE}

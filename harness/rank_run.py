@@ -17,9 +17,10 @@ from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import have_drifted, with_rank_stages, with_virtual_stages
 from harness.drift import Drift
-from harness.environment import environment
+from harness.environment import check_environment, environment
 from harness.exchange import gather_texts
 from harness.fault_run import FaultRun, pick_seed
+from harness.meeting import collective_timeout
 from harness.ops import LossOp, resolve
 from harness.planned import BatchPlan, Plan, PlannedCase
 from harness.power import measure_power
@@ -27,6 +28,7 @@ from harness.rank_groups import device_of, join, layout_groups
 from harness.rank_outcome import RankOutcome, case_result
 from harness.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.status import CaseRef, Phase, StatusWriter
+from harness.stress import other_timing
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import contract_on_rank
@@ -52,10 +54,12 @@ class RankRun:
     def run(self) -> None:
         """Join, run all cases, leave."""
         self._resolve_op()
+        check_environment(self.rundir, environment(self.device))
+        self.status.tick()
         join(self.plan, self.device, self.rundir)
         if self.plan.transport != "virtual":
             layouts = [case.layout for case in self.plan.cases if case.skip is None]
-            self._groups = layout_groups(layouts, self.rank)
+            self._groups = layout_groups(layouts, self.rank, collective_timeout(self.plan.timeout))
         if self.rank == 0:
             write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
         self.status.update(phase=Phase.READY)
@@ -142,6 +146,7 @@ class RankRun:
         try:
             found = self._compare_case(case, seed, sharding)
         except GRPOVerifyError as error:
+            self.status.refuse(str(error))
             return outcome.model_copy(update={"error": (error.code, str(error))})
         if found is None:
             return outcome.model_copy(update={"inconclusive": NO_SEED})
@@ -160,7 +165,10 @@ class RankRun:
             got = fault.candidate(batch, sharding, groups, self.status)
             return self._compare(expected, got, sharding, batch)
         expected = self._baseline_of(case, seed, self._op, batch)
-        runs = [run_candidate(self._op, batch, sharding, groups, self.status) for _ in range(case.repeat)]
+        runs = []
+        for number in range(case.repeat):
+            with other_timing(number if self.plan.stress else 0, self.rank, self.device):
+                runs.append(run_candidate(self._op, batch, sharding, groups, self.status))
         repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
         compared = self._compare(expected, runs[0], sharding, batch)
         return (*compared, *(drift for found in repeats for drift in found))

@@ -117,10 +117,11 @@ def _runner(op: LossOp, layout: Layout) -> Run:
 
 
 def reveal_status(found: Sequence[Revealed]) -> int:
-    """0 all orders agree, 1 some differ, 3 no tree was revealed."""
+    """0 all orders agree, 1 some differ, 3 no tree was revealed, or of several layouts never two."""
     if any(not each.agrees for each in found):
         return 1
-    return 0 if any(each.trees for each in found) else 3
+    proven = any(len(each.trees) > 1 or (each.trees and not each.refusals) for each in found)
+    return 0 if proven else 3
 
 
 def reveal_text(op: str, found: Sequence[Revealed]) -> str:
@@ -131,7 +132,7 @@ def reveal_text(op: str, found: Sequence[Revealed]) -> str:
     ends = {
         0: "every revealed order is the same at every layout",
         1: "DRIFT: an order changes with the layout",
-        3: "nothing could be revealed",
+        3: "nothing proven: no order could be compared between layouts",
     }
     return "\n".join([*lines, "", ends[reveal_status(found)], ""])
 

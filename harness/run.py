@@ -16,21 +16,34 @@ from harness.batch_spec import CONTROL
 from harness.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launch_request import LaunchRequest
 from harness.planned import Plan, PlannedCase
-from harness.rundir import ENVIRONMENT, RunDir, read_text, write_atomic
+from harness.recheck import hung_case, look_again, with_second_look
+from harness.report_file import full_disk, keep
+from harness.resume import Earlier, prepare, write_identity
+from harness.rundir import ENVIRONMENT, RunDir, read_text
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 
 REPORT = "report.json"
 Progress = Callable[[str], None]
 
 
-def run(plan: Plan, *, out: Path | None, on_progress: Progress, command: Sequence[str] | None = None) -> Report:
+def run(
+    plan: Plan,
+    *,
+    out: Path | None,
+    on_progress: Progress,
+    command: Sequence[str] | None = None,
+    earlier: Earlier | None = None,
+) -> Report:
     """Run `plan` and report. With `out` the report lands in `out/report.json`, beside the run's directory.
 
-    Whatever was finished before a break or an interruption is in the report.
+    Whatever was finished before a break or an interruption is in the report, and so is what `earlier`, the
+    same run interrupted, had finished. A case that hangs is run once more, alone, to learn why.
     """
     started = time.perf_counter()
     rundir = RunDir.create(out)
-    rundir.write_plan(plan.model_dump_json())
+    todo = plan if earlier is None else prepare(rundir, earlier, plan)
+    rundir.write_plan(todo.model_dump_json())
+    write_identity(rundir, plan)
     finished: dict[int, CaseResult] = {}
     total = sum(case.skip is None for case in plan.cases)
 
@@ -39,13 +52,15 @@ def run(plan: Plan, *, out: Path | None, on_progress: Progress, command: Sequenc
         on_progress(f"[{len(finished)}/{total}] {finished[index].name}: {finished[index].settled().verdict.value}")
 
     on_progress(f"starting {plan.ranks} ranks on {plan.device} for {total} cases")
-    outcome = launch(LaunchRequest(plan.ranks, rundir, timeout=plan.timeout), on_case=on_case)
+    request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout)
+    outcome = launch(request, on_case=on_case)
+    if hung := hung_case(todo, outcome):
+        on_progress(f"{hung.name} hung: once more, alone, with every collective checked")
+        outcome = with_second_look(outcome, look_again(todo, hung, request))
     report = make_report(plan, finished, outcome, rundir, command or sys.argv, time.perf_counter() - started)
-    if out is not None:
-        write_atomic(out / REPORT, report.to_json())
-    elif outcome.kind is OutcomeKind.FINISHED:
+    if out is None and outcome.kind is OutcomeKind.FINISHED:
         shutil.rmtree(rundir.path, ignore_errors=True)
-    return report
+    return report if out is None else keep(report, out / REPORT)
 
 
 def make_report(
@@ -76,9 +91,20 @@ def make_report(
         numeric_fingerprint=next(iter(prints.values())) if len(prints) == 1 else fingerprint(prints),
         preflight=_preflight_line(cases),
         culprit=culprit_line(outcome, rundir),
-        notes=[*plan.notes, *(note for batch in plan.batches.values() for note in batch.notes)],
+        notes=[*plan.notes, *_batch_notes(plan), *_resume_note(outcome, finished, rundir)],
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
+
+
+def _batch_notes(plan: Plan) -> list[str]:
+    return [note for batch in plan.batches.values() for note in batch.notes]
+
+
+def _resume_note(outcome: LaunchOutcome, finished: dict[int, CaseResult], rundir: RunDir) -> list[str]:
+    """Whoever has lost a long run must not have to look for how to go on with it."""
+    if outcome.kind is OutcomeKind.FINISHED or not finished:
+        return []
+    return [f"{len(finished)} finished cases are kept: grpo-verify --resume {rundir.path} goes on from there"]
 
 
 def refusals_of(outcome: LaunchOutcome) -> list[ReportError]:
@@ -95,6 +121,8 @@ def culprit_line(outcome: LaunchOutcome, rundir: RunDir) -> str | None:
     words = [outcome.culprit.reason]
     if outcome.error is not None and outcome.error.message not in outcome.culprit.reason:
         words.append(f"{outcome.error.code}: {outcome.error.message}")
+    if full := full_disk(rundir.path):
+        words.append(full)
     if outcome.left:
         words.append(f"could not be ended: processes {', '.join(map(str, outcome.left))}")
     return f"{'; '.join(words)} (logs: {rundir.logs})"

@@ -167,9 +167,11 @@ class RunConfig(BaseModel):
         "planted faults, on a batch of their own; batch: on the chosen batches too; matrix: at every layout too",
     )
     repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
+    stress: bool = _setting(False, "another timing of threads and streams for each repeat")
     timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
     dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
+    resume: Path | None = _setting(None, "go on with the interrupted run in this folder")
     format: Annotated[str, AfterValidator(_formats)] = _setting(
         "terminal", "format of the report; further ones, after commas, are written into --out"
     )

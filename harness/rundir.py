@@ -22,6 +22,7 @@ from grpo_contract.errors import GRPOVerifyError, Problem
 
 MARKER = ".grpo-verify-run"
 ENVIRONMENT = "environment.json"
+EXPECTED_ENVIRONMENT = "expected-environment.json"
 
 
 class RunDirError(GRPOVerifyError):

@@ -51,17 +51,19 @@ class Scan:
         return {"nonzero": self.nonzero} | (self._located() if self.first else {})
 
     def _differ(self, expected: Tensor, got: Tensor, place: Block) -> None:
-        where = (raw_bits(expected) != raw_bits(got)).nonzero()
-        s, t, v = (index + part.start for index, part in zip(where.unbind(1), place, strict=True))
-        wanted, seen = expected[tuple(where.unbind(1))], got[tuple(where.unbind(1))]
+        flat = (raw_bits(expected) != raw_bits(got)).flatten().nonzero().flatten()
+        wanted, seen = expected.flatten()[flat], got.flatten()[flat]
+        row, v = flat // expected.shape[2], flat % expected.shape[2]
+        s, t = row // expected.shape[1] + place[0].start, row % expected.shape[1] + place[1].start
+        v = v + place[2].start
         ulp = ulp_distance(wanted, seen)
         self.first = self.first or (int(s[0]), int(t[0]), int(v[0]))
         if wanted.dtype.is_floating_point and self.first_non_finite is None:
             broken = (~seen.isfinite() & wanted.isfinite()).nonzero().flatten()[:1].tolist()
             self.first_non_finite = next(((int(s[k]), int(t[k]), int(v[k])) for k in broken), None)
         self.parts.append(_part(wanted, seen, ulp))
-        scale = self._scale(expected, where, wanted)
-        self._tally(where.device).add(Differing(wanted, seen, s, t, v, ulp, scale))
+        scale = self._scale(expected, row, wanted)
+        self._tally(flat.device).add(Differing(wanted, seen, s, t, v, ulp, scale))
 
     def _tally(self, device: torch.device) -> Tallying:
         if self.tallying is None:
@@ -71,19 +73,19 @@ class Scan:
             self.tallying = Tallying(self.shape, (s, t, v), device, self.frame, slots=by_sequence)
         return self.tallying
 
-    def _scale(self, expected: Tensor, where: Tensor, wanted: Tensor) -> Tensor:
+    def _scale(self, expected: Tensor, row: Tensor, wanted: Tensor) -> Tensor:
         """[K] how large an error in each element another order of sums explains, relative to the tolerance.
 
         A gradient element is a coefficient of its row times a weight: a row is as exact as its largest element,
         a coefficient as the largest of all. Other quantities are as exact as their largest element.
         """
         if not expected.dtype.is_floating_point:
-            return expected.new_zeros(len(where))
+            return expected.new_zeros(len(row))
         if self.shape[2] == 1:
-            return self.largest.expand(len(where))
-        row = expected.abs().amax(2)[where[:, 0], where[:, 1]].double()
-        weight = (wanted.double().abs() / row).nan_to_num(0.0, 0.0)
-        return torch.maximum(row, self.largest * weight)
+            return self.largest.expand(len(row))
+        size = expected.abs().amax(2).flatten()[row].double()
+        weight = (wanted.double().abs() / size).nan_to_num(0.0, 0.0)
+        return torch.maximum(size, self.largest * weight)
 
     @cached_property
     def largest(self) -> Tensor:

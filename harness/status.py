@@ -70,7 +70,8 @@ class RankStatus(BaseModel):
 
     `step` counts the collectives entered since the start and never falls; `case_step` is its value when
     `case` began, so that ranks which sat out earlier cases can still be compared. `idle` marks a rank
-    that takes no part in the present case. `time` is in seconds since the epoch.
+    that takes no part in the present case, `refusal` is why it refused that case and goes on without it.
+    `time` is in seconds since the epoch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,6 +82,7 @@ class RankStatus(BaseModel):
     phase: Phase
     case: CaseRef | None = None
     idle: bool = False
+    refusal: str | None = None
     step: int = 0
     case_step: int = 0
     time: float
@@ -111,7 +113,7 @@ class StatusWriter:
         """
         changes: dict[str, object] = {}
         if case is not None:
-            changes |= {"case": case, "case_step": self._step, "idle": idle, "phase": Phase.CASE}
+            changes |= {"case": case, "case_step": self._step, "idle": idle, "refusal": None, "phase": Phase.CASE}
         if phase is not None:
             changes["phase"] = phase
         self._write(**changes)
@@ -121,13 +123,20 @@ class StatusWriter:
         """The phase last reported."""
         return self._status.phase
 
+    def refuse(self, reason: str) -> None:
+        """Report that this rank refuses the present case. Where others do not, they will wait for it."""
+        self._write(refusal=_encodable(reason))
+
     def tick(self) -> None:
         """Report that one more collective is being entered. Call it just before each one."""
         self._step += 1
         os.pwrite(self._steps, self._step.to_bytes(STEP_BYTES, "little"), 0)
 
     def fail(self, exc: BaseException) -> None:
-        """Report the error that ends this rank. The case stays, and the phase it failed in goes with it."""
+        """Report the error that ends this rank. The case stays, and the phase it failed in goes with it.
+
+        On a full disk there is no last word: the traceback goes to stderr, and the rank's death is what is seen.
+        """
         code = getattr(exc, "code", None)
         error = RankError(
             phase=self._status.phase,
@@ -135,7 +144,10 @@ class StatusWriter:
             message=_encodable(str(exc)),
             traceback=_encodable("".join(traceback.format_exception(exc))[-TRACEBACK_LIMIT:]),
         )
-        self._write(phase=Phase.FAILED, error=error)
+        try:
+            self._write(phase=Phase.FAILED, error=error)
+        except OSError:
+            traceback.print_exception(exc)
 
     def _write(self, **changes: object) -> None:
         self._status = self._status.model_copy(update={**changes, "step": self._step, "time": time.time()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -20,6 +21,12 @@ def look_of(stream: TextIO, color: str = "auto", width: int | None = None) -> Lo
     """How to render for `stream`; NO_COLOR and FORCE_COLOR decide what `auto` leaves open."""
     columns = width or shutil.get_terminal_size(fallback=(80, 24)).columns
     return {"width": columns, "color": _wants_color(stream, color), "unicode": _has_unicode(stream)}
+
+
+def speak_utf8(stream: TextIO) -> None:
+    """Write UTF-8 whatever the locale says: a document that declares its encoding must be in it."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")
 
 
 def open_missing_streams() -> None:

@@ -16,7 +16,7 @@ Ask = Callable[[Sequence[Triple]], Sequence[bool]]
 """Of each (i, j, k): are terms j and k added to each other before either meets term i?"""
 Count = Callable[[Sequence[tuple[int, int]]], Sequence[int]]
 """Of each (i, j): how many terms does the smallest subtree with both i and j have?"""
-MOST_CHECKED = 192
+MOST_CHECKED = 64
 
 
 class NotRevealedError(Exception):
@@ -65,7 +65,9 @@ def _from_triples(leaves: list[int], ask: Ask) -> Tree:
 def _siblings(first: int, rest: list[int], ask: Ask) -> list[list[int]]:
     """The other terms in groups that are summed within themselves before they meet the first term."""
     pairs = list(combinations(rest, 2))
-    together = {pair for pair, answer in zip(pairs, ask([(first, *pair) for pair in pairs]), strict=True) if answer}
+    together = {
+        pair for pair, answer in zip(pairs, ask([(first, *pair) for pair in pairs]), strict=True) if answer
+    }
     groups: list[list[int]] = []
     for leaf in rest:
         known = next((group for group in groups if (group[0], leaf) in together), None)

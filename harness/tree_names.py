@@ -51,7 +51,8 @@ def name_of(tree: Tree) -> str | None:
     for name, build in FAMILIES.items():
         if canonical(build(range(count))) == tree:
             return name
-    return next((name for width in range(2, count) if (name := _blocked(tree, count, width))), None)
+    blocked = (_blocked(tree, count, width) for width in range(2, count))
+    return next((each for each in blocked if each), None)
 
 
 def _blocked(tree: Tree, count: int, width: int) -> str | None:

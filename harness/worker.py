@@ -16,7 +16,7 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     """Run the plan of the run directory `arguments[0]` as rank RANK of WORLD_SIZE; another `body` runs another."""
     # Importing torch makes many objects that live for ever; collecting among them costs a quarter of start-up.
     gc.disable()
-    from harness.guard import install_parent_guard
+    from harness.guard import has_launcher, install_parent_guard
     from harness.launch_request import append_user_path
     from harness.rundir import RunDir
     from harness.stacks import install_stack_dump
@@ -24,6 +24,11 @@ def main(arguments: list[str], body: Body | None = None) -> int:
 
     install_parent_guard()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    if body is None and not has_launcher():
+        from harness.nodes import run_node
+
+        gc.enable()
+        return run_node(Path(arguments[0]), rank, local_rank)
     rundir = RunDir.open(Path(arguments[0]))
     status = StatusWriter(rundir, rank)
     install_stack_dump(rundir, rank)

@@ -85,13 +85,21 @@ class KernelRegistry:
         self.register(LOSS_OP, Backend(name, target, capabilities or Capabilities()), prefer=prefer)
 
     def get_op(
-        self, name: str, backend: str | None = None, *, device: str = "cpu", dtype: str | None = None
+        self, name: str, backend: str | None = None, *, device: str | None = None, dtype: str | None = None
     ) -> Any:
         """A dense single-device op, such as `grpo_loss` or `ratio_kl`. An explicit backend never falls back.
 
+        Without a device, the op serves each call by the device of its logits.
+
         Raises InputError for an unknown op or backend, or one that cannot serve this device and dtype.
         """
-        return self._dispatch(name, str(device).partition(":")[0], dtype, backend).op
+        if device is not None:
+            return self._dispatch(name, str(device).partition(":")[0], dtype, backend).op
+        if not _has_cuda():
+            return self._dispatch(name, "cpu", dtype, backend).op
+        if backend is not None:
+            return self._dispatch(name, "cuda", dtype, backend).op
+        return _ByDevice(self, self._dispatch(name, "cuda", dtype, None).op, name)
 
     def get_loss_op(
         self, contract: GRPOLossContract, *, device: Any = "cpu", backend: str | None = None
@@ -130,6 +138,27 @@ class KernelRegistry:
         if not named:
             raise _refused("backend", _choice([each.name for each in known], wanted), repr(wanted))
         return named
+
+
+class _ByDevice:
+    """A dense op that serves CUDA logits by one backend and others by the one for their device."""
+
+    def __init__(self, registry: KernelRegistry, on_cuda: Any, name: str) -> None:
+        self._ops = {"cuda": on_cuda}
+        self._registry, self._name = registry, name
+
+    def __call__(self, policy_logits: Any, *args: Any, **call: Any) -> Any:
+        """The op's call."""
+        device = policy_logits.device.type
+        if device not in self._ops:
+            self._ops[device] = self._registry.get_op(self._name, device=device)
+        return self._ops[device](policy_logits, *args, **call)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _choice(names: Iterable[str], wanted: str) -> str:

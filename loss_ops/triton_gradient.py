@@ -14,7 +14,7 @@ from grpo_contract import ShardingSpec
 from loss_ops.inputs import Slots
 from loss_ops.logprob import Logprobs
 from loss_ops.triton_kernel import Pointer, launch
-from loss_ops.triton_launch import GRADIENT_BLOCK, GRADIENT_WARPS, SMALL, is_aligned, unit_columns
+from loss_ops.triton_launch import FEW_PROGRAMS, GRADIENT_BLOCK, GRADIENT_WARPS, SMALL, is_aligned, unit_columns
 from loss_ops.vocab_shard import VocabShard
 
 
@@ -70,10 +70,47 @@ def write_gradient_block(
         tl.store(gradient_row + column, written, mask=column < columns, eviction_policy=EVICTION)
 
 
+@triton.jit
+def gradient_step(
+    index,
+    logits_ptr,
+    gradient_ptr,
+    actions_ptr,
+    coefficient_ptr,
+    max_ptr,
+    log_sum_ptr,
+    upstream,
+    logits_stride,
+    gradient_stride,
+    start,
+    stop,
+    columns,
+    inverse_temperature,
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    TEMPERED: tl.constexpr,
+):
+    """Block `index` of all rows' blocks. A row of coefficient 0 (a masked one too) is written and not read."""
+    blocks = tl.cdiv(columns, BLOCK)
+    row = (index // blocks).to(tl.int64)
+    first = (index % blocks) * BLOCK
+    logits_row = logits_ptr + row * logits_stride.to(tl.int64)
+    gradient_row = gradient_ptr + row * gradient_stride.to(tl.int64)
+    if ALIGNED:
+        logits_row = tl.multiple_of(logits_row, 16)
+        gradient_row = tl.multiple_of(gradient_row, 16)
+    coefficient = tl.load(coefficient_ptr + row) * upstream
+    target = tl.load(actions_ptr + row) - start
+    write_gradient_block(
+        logits_row, gradient_row, first, target, coefficient, tl.load(max_ptr + row), tl.load(log_sum_ptr + row),
+        stop, columns, inverse_temperature, BLOCK, TEMPERED, "evict_first",
+    )  # fmt: skip
+
+
 @triton.jit(
     do_not_specialize=[
         "logits_ptr", "gradient_ptr", "actions_ptr", "coefficient_ptr", "max_ptr", "log_sum_ptr", "upstream_ptr",
-        "logits_stride", "gradient_stride", "start", "stop", "columns", "inverse_temperature",
+        "logits_stride", "gradient_stride", "start", "stop", "columns", "rows", "inverse_temperature",
     ]
 )  # fmt: skip
 def gradient_kernel(
@@ -89,6 +126,7 @@ def gradient_kernel(
     start,
     stop,
     columns,
+    rows,
     inverse_temperature,
     BLOCK: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -96,30 +134,26 @@ def gradient_kernel(
     UPSTREAM: tl.constexpr,
     UNLESS_ONE: tl.constexpr,
 ):
-    """One block of columns of one row. A row of coefficient 0 (a masked one too) is written and not read.
+    """A program a block; with UNLESS_ONE few programs share all blocks, and leave at once where upstream is 1.
 
-    UPSTREAM multiplies the coefficient by a scalar on the device; UNLESS_ONE leaves all alone when it is 1.
+    UPSTREAM multiplies the coefficient by a scalar on the device.
     """
-    blocks = tl.cdiv(columns, BLOCK)
-    row = (tl.program_id(0) // blocks).to(tl.int64)
-    first = (tl.program_id(0) % blocks) * BLOCK
-    coefficient = tl.load(coefficient_ptr + row)
-    wanted = True
+    upstream = 1.0
     if UPSTREAM:
         upstream = tl.load(upstream_ptr).to(tl.float32)
-        coefficient = coefficient * upstream
-        if UNLESS_ONE:
-            wanted = upstream != 1.0
-    logits_row = logits_ptr + row * logits_stride.to(tl.int64)
-    gradient_row = gradient_ptr + row * gradient_stride.to(tl.int64)
-    if ALIGNED:
-        logits_row = tl.multiple_of(logits_row, 16)
-        gradient_row = tl.multiple_of(gradient_row, 16)
-    if wanted:
-        target = tl.load(actions_ptr + row) - start
-        write_gradient_block(
-            logits_row, gradient_row, first, target, coefficient, tl.load(max_ptr + row),
-            tl.load(log_sum_ptr + row), stop, columns, inverse_temperature, BLOCK, TEMPERED, "evict_first",
+    index = tl.program_id(0)
+    if UNLESS_ONE:
+        if upstream != 1.0:
+            for each in range(index, rows * tl.cdiv(columns, BLOCK), tl.num_programs(0)):
+                gradient_step(
+                    each, logits_ptr, gradient_ptr, actions_ptr, coefficient_ptr, max_ptr, log_sum_ptr, upstream,
+                    logits_stride, gradient_stride, start, stop, columns, inverse_temperature,
+                    BLOCK, ALIGNED, TEMPERED,
+                )  # fmt: skip
+    else:
+        gradient_step(
+            index, logits_ptr, gradient_ptr, actions_ptr, coefficient_ptr, max_ptr, log_sum_ptr, upstream,
+            logits_stride, gradient_stride, start, stop, columns, inverse_temperature, BLOCK, ALIGNED, TEMPERED,
         )  # fmt: skip
 
 
@@ -151,9 +185,10 @@ def launch_gradient(
     logits_NV = unit_columns(logits_NV)
     rows, columns = logits_NV.shape
     shard, coefficient = inputs.shard, inputs.coefficient
+    blocks = rows * triton.cdiv(columns, GRADIENT_BLOCK)
     launch(
         gradient_kernel,
-        (rows * triton.cdiv(columns, GRADIENT_BLOCK), 1),
+        (min(blocks, FEW_PROGRAMS) if unless_one else blocks, 1),
         (
             logits_NV,
             out_NV,
@@ -169,6 +204,7 @@ def launch_gradient(
             shard.start,
             shard.num_real_columns,
             columns,
+            rows,
             inputs.inverse_temperature,
         ),
         (

@@ -41,6 +41,7 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
             stages, backend=backend, launch=LAUNCH if launch is None else launch, on_collective=on_collective
         )
         self._forms: IdentityCache[set[Any]] = IdentityCache()
+        self._writers: dict[tuple[str, bool], TritonDistributedGRPOLossOp] = {}
 
     def apply(
         self,
@@ -57,8 +58,10 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         on. An incoming gradient other than 1 is exact: the backward computes the gradient again.
         `inplace` (with "forward" implied): the gradient replaces the logits, and no memory is added. Their
         values are gone: any other use of them in the backward is refused by autograd, a leaf that requires grad
-        and logits that share memory with the reference are refused here, an incoming gradient other than 1 or a
-        second backward is refused by the backward, which reads that scalar on the host. Pass `grad_scale`.
+        and logits that share memory with the reference are refused here; a second backward, or an incoming
+        gradient other than 1, is refused by the backward, which reads that scalar on the host. With
+        `validate="off"` nothing is read: 0 and powers of two scale exactly, any other factor gives NaN
+        throughout. Pass `grad_scale`.
         """
         refusal = triton_refusal(policy_local_logits.device.type)
         if refusal is not None:
@@ -69,7 +72,9 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
             problems = _inplace_problems(policy_local_logits, call.get("ref_local_logits"))
             if problems:
                 raise InputError(problems)
-        result = self._writing("inplace" if inplace else "forward").apply(policy_local_logits, *args, **call)
+        wait = call.get("validate", "full") != "off"
+        writing = self._writing("inplace" if inplace else "forward", wait)
+        result = writing.apply(policy_local_logits, *args, **call)
         if inplace:
             torch.autograd.graph.increment_version(policy_local_logits)
         return result
@@ -97,13 +102,13 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
     def _result(self, state: LossState, loss: Tensor, provenance: dict[str, Any]) -> GRPOLossResult:
         return LazyResult(state, loss, provenance)
 
-    def _writing(self, write: Literal["forward", "inplace"]) -> TritonDistributedGRPOLossOp:
-        found: TritonDistributedGRPOLossOp | None = self.__dict__.get(write)
+    def _writing(self, write: Literal["forward", "inplace"], wait: bool) -> TritonDistributedGRPOLossOp:
+        found = self._writers.get((write, wait))
         if found is None:
-            stages = replace(self.stages, program=partial(program, write=write))
+            stages = replace(self.stages, program=partial(program, write=write, wait=wait))
             found = type(self)(stages, backend=self.backend, launch=self.launch, on_collective=self.on_collective)
             found._agreed = self._agreed
-            self.__dict__[write] = found
+            self._writers[write, wait] = found
         return found
 
 

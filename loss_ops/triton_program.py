@@ -30,6 +30,7 @@ def triton_program(
     grad_scale: float = 1.0,
     observe: Observer | None = None,
     write: Write = "backward",
+    wait: bool = True,
 ) -> Program[LossState]:
     """Forward of one rank; with `write` other than "backward" the gradient too.
 
@@ -50,7 +51,7 @@ def triton_program(
     launch_tokens(rewards_B, inputs, plan, space, observed)
     totals_B7 = yield from _totals(plan, space)
     launch_scalars(space.part("totals") if totals_B7 is None else totals_B7, rewards_B, plan, space, grad_scale)
-    written = WrittenGradient(inputs, plan, space, target, inplace=write == "inplace")
+    written = WrittenGradient(inputs, plan, space, target, inplace=write == "inplace", wait=wait)
     if target is not None and not whole:
         written.write()
     state = TritonState(space, totals_B7, written)

@@ -16,6 +16,7 @@ from loss_ops.scalars import Scalars
 from loss_ops.sequence_totals import SequenceTotals
 from loss_ops.triton_gradient import GradientInputs, launch_gradient
 from loss_ops.triton_plan import Plan
+from loss_ops.triton_rescale import rescale
 from loss_ops.triton_workspace import Workspace
 
 
@@ -78,14 +79,22 @@ class WrittenGradient:
 
     Written beside the logits: the kernel runs again with the incoming gradient and leaves at once when that is
     1, so every factor is exact and the host waits for nothing. In place of the logits there is nothing to compute
-    from: the incoming gradient is read on the host, and any but 1 is refused.
+    from: with `wait` the incoming gradient is read on the host, and any but 1 is refused; without, the device
+    scales by 0 or a power of two, which is exact, and answers any other factor with NaN.
     """
 
     def __init__(
-        self, inputs: LossInputs, plan: Plan, space: Workspace, target_NV: Tensor | None, *, inplace: bool
+        self,
+        inputs: LossInputs,
+        plan: Plan,
+        space: Workspace,
+        target_NV: Tensor | None,
+        *,
+        inplace: bool,
+        wait: bool = True,
     ) -> None:
         self.inputs, self.plan, self.space = inputs, plan, space
-        self.inplace = inplace
+        self.inplace, self.wait = inplace, wait
         self._target = target_NV
 
     def write(self) -> None:
@@ -97,7 +106,7 @@ class WrittenGradient:
         """The gradient times `upstream`, handed over: a second call computes it anew, or refuses in place."""
         target, self._target = self._target, None
         if self.inplace:
-            return _handed_over(target, upstream)
+            return _handed_over(target, upstream, wait=self.wait)
         if target is None:
             out = torch.empty_like(self.inputs.policy_logits_NV, memory_format=torch.contiguous_format)
             return self._launch(out, upstream, unless_one=False)
@@ -118,9 +127,11 @@ class WrittenGradient:
         )
 
 
-def _handed_over(target: Tensor | None, upstream: Tensor | None) -> Tensor:
+def _handed_over(target: Tensor | None, upstream: Tensor | None, *, wait: bool) -> Tensor:
     if target is None:
         raise _refused("backward", "one backward (the logits became the gradient)", "a second one")
+    if upstream is not None and not wait:
+        return rescale(target, upstream)
     if upstream is not None and float(upstream) != 1.0:
         expected = "1 (an in-place gradient cannot be scaled exactly; pass grad_scale to the forward)"
         raise _refused("incoming gradient", expected, float(upstream))

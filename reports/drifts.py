@@ -29,8 +29,9 @@ def drift_blocks(cases: Sequence[CaseResult], ink: Ink) -> Iterator[RenderableTy
 def _case_blocks(case: CaseResult, ink: Ink) -> Iterator[RenderableType]:
     yield ""
     yield ink.line(f"drift in {label(case)}", "bold" if case.expect is Expect.ANY else STYLES[Verdict.DRIFT])
-    if case.reason:
-        yield ink.line(case.reason, indent=2)
+    explained = case.diagnosis.words if case.diagnosis else None
+    for words in filter(None, (case.reason, explained)):
+        yield ink.line(words, indent=2)
     wide = ink.columns >= _TABLE_WIDTH
     if wide and case.drifted:
         yield Padding(_quantity_table(case.drifted, ink), (0, 0, 0, 2))

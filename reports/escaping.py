@@ -3,7 +3,7 @@
 import re
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w)|:(?=//)")
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)")
 _REFERENCE = re.compile(r"[@#]")
 _COMMAND_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _COMMAND_PROPERTY = {**_COMMAND_DATA, ":": "%3A", ",": "%2C"}

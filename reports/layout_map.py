@@ -1,6 +1,6 @@
 """Layout x quantity: where the bits differ at one glance, however many cases lie behind a cell."""
 
-import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from reports.grouping import group
 from reports.verdicts import Verdict
 
 MAX_ROWS = 60
-HEAT_LEVELS = 5
+ULP_STEPS = (4, 64, 4096, 2**20)
+"""A cell is a level hotter from each of these ULP distances on."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Cell:
 
     @property
     def worst(self) -> QuantityResult | None:
-        """The drifting result with the largest share of differing elements."""
+        """The drifting result that is furthest off."""
         drifting = [result for result in self.results if result.verdict is Verdict.DRIFT]
-        return max(drifting, key=lambda result: (drift_share(result), result.max_ulp), default=None)
+        return max(drifting, key=lambda result: (result.max_ulp, result.mismatched), default=None)
 
     @property
     def state(self) -> str:
@@ -35,8 +36,8 @@ class Cell:
 
     @property
     def heat(self) -> int:
-        """0 where nothing drifts, else 1 to 5: one step for each power of ten of the differing share."""
-        return heat(drift_share(self.worst)) if self.worst else 0
+        """0 where nothing drifts, else 1 to 5, by the largest ULP distance: rounding is 1, a wrong value 5."""
+        return 1 + bisect_right(ULP_STEPS, self.worst.max_ulp) if self.worst else 0
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,6 @@ def layout_map(cases: Iterable[CaseResult]) -> LayoutMap:
     batches = list(dict.fromkeys(row.batch for row in rows))
     rows.sort(key=lambda row: (row.op, batches.index(row.batch), row.layout.tp, row.layout.dp))
     return LayoutMap(names, tuple(rows[:MAX_ROWS]), max(0, len(rows) - MAX_ROWS))
-
-
-def drift_share(result: QuantityResult) -> float:
-    """Return the share of elements that differ."""
-    return result.mismatched / result.elements if result.elements else 0.0
-
-
-def heat(share: float) -> int:
-    """Return 0 for nothing and else 1 to 5, the level of a share from 0 to 1."""
-    return 0 if share <= 0 else max(1, HEAT_LEVELS + math.ceil(math.log10(min(share, 1.0))))
 
 
 def _row(members: Sequence[CaseResult], names: Sequence[str], by_batch: bool) -> MapRow:

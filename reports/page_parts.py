@@ -1,6 +1,7 @@
 """What the page shows of drifting and of stopped cases, as plain data for its template."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -8,12 +9,12 @@ from reports.cases import CaseResult, QuantityResult
 from reports.diagnosis import Bin, HeatMap
 from reports.grouping import MAX_ROWS, group, listed
 from reports.labels import title
-from reports.layout_map import heat
 from reports.ranking import worst_first
 from reports.verdicts import Verdict
 
 _MAX_DETAILED = 20
 _MAX_MAPS = 12
+_HEAT_LEVELS = 5
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,12 @@ def plain(value: object) -> str:
 
 
 def _quantity_page(quantity: QuantityResult, room: Iterator[int]) -> QuantityPage:
-    positions = None
-    if quantity.heat_map and quantity.heat_map.rows and next(room, None) is not None:
-        positions = _positions(quantity.heat_map)
+    histogram = tuple(_histogram(quantity))
+    if not (quantity.heat_map or quantity.shares) or next(room, None) is None:
+        return QuantityPage(quantity, histogram, (), None)
     shares = tuple(axis for axis in _shares(quantity) if axis.bars)
-    return QuantityPage(quantity, tuple(_histogram(quantity)), shares, positions)
+    positions = _positions(quantity.heat_map) if quantity.heat_map and quantity.heat_map.rows else None
+    return QuantityPage(quantity, histogram, shares, positions)
 
 
 def _histogram(quantity: QuantityResult) -> Iterator[Bar]:
@@ -154,8 +156,13 @@ def _positions(counted: HeatMap) -> PositionMap:
     rows = [
         (
             _indices(counted.sequence_start + index * counted.sequence_width, counted.sequence_width),
-            tuple(heat(count / most) if most else 0 for count in row),
+            tuple(_heat(count, most) for count in row),
         )
         for index, row in enumerate(counted.rows)
     ]
     return PositionMap(tuple(str(column * width) for column in range(columns)), tuple(rows), most)
+
+
+def _heat(count: int, most: int) -> int:
+    """0 for nothing, 5 for the most; each level below stands for a tenth."""
+    return max(1, _HEAT_LEVELS + math.ceil(math.log10(count / most))) if count else 0

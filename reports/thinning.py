@@ -10,7 +10,7 @@ MOST_PICTURES = 100
 
 
 def thinned(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """Return the cases in their order; beyond MOST_PICTURES, the worst first, quantities lose shares and heat map."""
+    """Return the cases in their order; only the MOST_PICTURES most urgent quantities keep shares and heat map."""
     if sum(_has_picture(quantity) for case in cases for quantity in case.quantities) <= MOST_PICTURES:
         return list(cases)
     room, kept = MOST_PICTURES, {}

@@ -73,7 +73,7 @@ class Tallying:
         if block.expected.dtype.is_floating_point and bool((gross := self._is_gross(block)).any()):
             if self.gross is None:
                 self.gross = Tallying(self.shape, self.origin, self.rows.device, self.frame, slots=self.slots)
-            self.gross._add(block.where(gross))
+            self.gross._add(block if bool(gross.all()) else block.where(gross))
 
     def _is_gross(self, block: Differing) -> Tensor:
         gross = block.relative > tolerance(self.eps, self._extent())

@@ -56,7 +56,9 @@ def svg_plot(series: Mapping[str, Points], *, title: str, width: int = 640, heig
         color = COLORS[index % len(COLORS)]
         line = " ".join(place(*point) for point in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="1.5"/>')
-        parts.append(f'<text x="{right - 90}" y="{MARGIN + 14 * (index + 1)}" fill="{color}">{escape(name)}</text>')
+        parts.append(
+            f'<text x="{right - 90}" y="{MARGIN + 14 * (index + 1)}" fill="{color}">{escape(name)}</text>'
+        )
     return "\n".join([*parts, "</svg>", ""])
 
 

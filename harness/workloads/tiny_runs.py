@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grpo_contract import ShardingSpec
-from harness.workloads.gradient_tree import tree_sum
 from harness.workloads.tiny_policy import (
     ACTIONS,
     LONGEST,
     PROMPTS,
     STATES,
+    Answers,
+    sample,
     sample_at_once,
     success,
-    table_gradients,
 )
 from harness.workloads.tiny_training import LEARNING_RATE, PASSES, SAMPLES_PER_PROMPT, UPDATES, tiny_contract
-from harness.workloads.uniform_stream import TorchStream
-from loss_ops import kernel_registry
-from loss_ops.vocab_logprob import VocabParallelLogprobOp
+from harness.workloads.uniform_stream import STREAMS, UniformStream
+from loss_ops.advantages import group_advantages
+from loss_ops.normalizer import normalization
+from loss_ops.token_terms import token_terms
 
 OnUpdate = Callable[[int, Tensor], None]
 
@@ -30,58 +31,71 @@ OnUpdate = Callable[[int, Tensor], None]
 def train_many(
     seeds: Sequence[int],
     *,
+    stream: str = "torch",
     updates: int = UPDATES,
     samples_per_prompt: int = SAMPLES_PER_PROMPT,
     on_update: OnUpdate = lambda number, success_R: None,
 ) -> Tensor:
-    """[R] float64 exact success of one run per seed, each with torch's generator, trained side by side.
+    """[R] float64 exact success of one run per seed, trained side by side; each has its stream (see `STREAMS`).
 
     The mean over all sequences is that of one run divided by R, so the gradient is scaled by R. The numbers of a
     run do not depend on the others beyond the rounding of that factor.
     """
-    runs, sequences = len(seeds), PROMPTS * samples_per_prompt
-    streams = [TorchStream(seed) for seed in seeds]
-    step = _Step(runs, samples_per_prompt)
-    tables_R = torch.zeros(runs, STATES, ACTIONS)
+    streams = [STREAMS[stream](seed) for seed in seeds]
+    step = _Step(len(seeds), samples_per_prompt)
+    tables_R = torch.zeros(len(seeds), STATES, ACTIONS)
     for number in range(1, updates + 1):
-        uniforms = np.stack([_take(stream, sequences * LONGEST) for stream in streams])
-        step(tables_R, uniforms.reshape(runs, sequences, LONGEST))
+        if stream == "torch":
+            answers = _three_numbers_each(tables_R, streams, samples_per_prompt)
+        else:
+            answers = _one_after_another(tables_R, streams, samples_per_prompt)
+        step(tables_R, answers)
         on_update(number, success(tables_R))
     return success(tables_R)
 
 
-def _take(stream: TorchStream, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    uniforms = stream.upcoming(count)
-    stream.consume(count)
-    return uniforms
+def _three_numbers_each(tables_R: Tensor, streams: Sequence[UniformStream], samples: int) -> Answers:
+    sequences = PROMPTS * samples
+    uniforms = np.stack([stream.upcoming(sequences * LONGEST) for stream in streams])
+    for stream in streams:
+        stream.consume(sequences * LONGEST)
+    return sample_at_once(tables_R, uniforms.reshape(len(streams), sequences, LONGEST))
+
+
+def _one_after_another(tables_R: Tensor, streams: Sequence[UniformStream], samples: int) -> Answers:
+    each = [sample(table, stream, samples) for table, stream in zip(tables_R, streams, strict=True)]
+    columns = zip(*((one.states_ST, one.action_ids_ST, one.mask_ST) for one in each), strict=True)
+    return Answers(*(torch.cat(column) for column in columns))
 
 
 class _Step:
-    """One update of all tables, in place."""
+    """One update of all tables, in place: the stages of the loss, on the 24 log-probabilities of each run.
+
+    A table has few states, so its softmax is taken once and not once a token; the gradient of a row is what its
+    taken actions earn, less the row's sum times its probabilities. Tokens add up in batch order on the CPU.
+    """
 
     def __init__(self, runs: int, samples_per_prompt: int) -> None:
         self.contract = tiny_contract(samples_per_prompt, runs)
-        self.op = kernel_registry.get_loss_op(self.contract).op
-        self.logprob = VocabParallelLogprobOp(self.op.stages)
-        self.alone = ShardingSpec.even(1, 1, contract=self.contract)
         self.run_S = torch.arange(runs).repeat_interleave(PROMPTS * samples_per_prompt)
 
-    def __call__(self, tables_R: Tensor, uniforms_RST: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
-        answers = sample_at_once(tables_R, uniforms_RST)
-        rewards, run = answers.rewards(), self.run_S[:, None]
-        logits = tables_R[run, answers.states_ST]
-        reference = torch.zeros_like(logits)
-        old = self.logprob.apply(
-            logits.flatten(0, 1), answers.action_ids_ST.flatten(), contract=self.contract.logprob,
-            sharding=self.alone, active=answers.mask_ST.flatten(),
-        ).view(answers.mask_ST.shape)  # fmt: skip
-        for done in range(PASSES):
-            logits = tables_R[run, answers.states_ST].requires_grad_()
-            result = self.op.apply(
-                logits, answers.action_ids_ST, old, rewards, contract=self.contract, sharding=self.alone,
-                completion_mask=answers.mask_ST, ref_local_logits=reference, grad_scale=float(len(tables_R)),
-                validate="off" if done else "full", preflight="off",
-            )  # fmt: skip
-            (gradient,) = torch.autograd.grad(result.loss, logits)
-            leaves = table_gradients(gradient, answers).view(len(tables_R), -1, STATES, ACTIONS)
-            tables_R.sub_(tree_sum(leaves.movedim(1, 0)), alpha=LEARNING_RATE)
+    def __call__(self, tables_R: Tensor, answers: Answers) -> None:
+        objective, mask = self.contract.objective, answers.mask_ST
+        pairs = (self.run_S[:, None] * STATES + answers.states_ST) * ACTIONS + answers.action_ids_ST
+        boundaries = self.contract.geometry.group_boundaries
+        advantages = group_advantages(answers.rewards(), boundaries, objective.advantage)
+        weight_S = normalization(mask.sum(dim=1), self.contract).weight_B * len(tables_R)
+        old = _log_softmax(tables_R)[pairs]
+        start = torch.full_like(old, -math.log(ACTIONS))
+        for _ in range(PASSES):
+            logp = _log_softmax(tables_R)
+            terms = token_terms(logp[pairs], start, old, advantages, mask, objective)
+            slope = torch.where(mask, (terms.d_policy + objective.beta * terms.d_kl) * weight_S[:, None], 0.0)
+            taken = torch.zeros_like(logp).index_add_(0, pairs.flatten(), slope.flatten()).view_as(tables_R)
+            gradient = taken - taken.sum(dim=-1, keepdim=True) * logp.exp().view_as(tables_R)
+            tables_R.sub_(gradient, alpha=LEARNING_RATE)
+
+
+def _log_softmax(tables_R: Tensor) -> Tensor:
+    """[R * 24]"""
+    return torch.log_softmax(tables_R, dim=-1).flatten()

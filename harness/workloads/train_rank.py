@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 from grpo_contract import GRPOVerifyError
 from harness.environment import environment
 from harness.exchange import gather_texts
+from harness.meeting import meeting_place
 from harness.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.status import CaseRef, Phase, StatusWriter
 from harness.workloads.ranks import Place, RealDriver
@@ -22,8 +22,6 @@ from harness.workloads.train_settings import TrainSettings
 from harness.workloads.train_workloads import recipe_of, workload_of
 from harness.workloads.training import OnUpdate, Update, Workload, train
 from harness.workloads.trajectory import Recorded, TrajectoryComparison, digests_of, parameter_digest, state_of
-
-START_UP_SECONDS = 300
 
 
 class RankTrajectory(BaseModel):
@@ -58,7 +56,7 @@ class TrainRank:
         if self.plan.device == "cuda":
             torch.cuda.set_device(self.device)
         backend = "cpu:gloo,cuda:nccl" if self.plan.device == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=self.plan.timeout + START_UP_SECONDS))
+        dist.init_process_group(backend, **meeting_place(self.rundir, self.plan.timeout))
         for degree in sorted({case.degree for case in self.plan.cases}):
             group = dist.new_group(list(range(degree))) if degree > 1 else None
             self._groups[degree] = group if self.rank < degree else None

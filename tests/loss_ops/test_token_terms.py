@@ -118,6 +118,17 @@ def test_masked_slots_are_masked_before_the_exponential(estimator: str, garbage:
     assert policy_ratio(logp, -dirty, active)[0, 1] == 1
 
 
+def test_masked_slots_stay_out_of_plain_autograd() -> None:
+    """Masked after the exponential, a NaN or an overflow would come back through its derivative."""
+    active = torch.tensor([True, False, False])
+    logp = torch.tensor([-1.0, math.nan, 200.0], requires_grad=True)
+    ratio = policy_ratio(logp, torch.zeros(3), active)
+    kl, _ = kl_penalty(logp, torch.tensor([-2.0, math.nan, 400.0]), active, KLEstimator.K3)
+    (gradient,) = torch.autograd.grad((ratio + kl).sum(), logp)
+    assert gradient[0].isfinite()
+    assert gradient[1:].tolist() == [0.0, 0.0]
+
+
 def test_without_a_reference_there_is_no_kl() -> None:
     got = terms_of(torch.tensor([-1.0]), torch.tensor([-1.0]), 1.0)
     assert bits(got.kl).tolist() == bits(got.d_kl).tolist() == [[0]]

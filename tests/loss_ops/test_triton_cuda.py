@@ -194,3 +194,12 @@ def test_many_tokens() -> None:
     ours = run_layout(batch, 1, 1, op=TritonDistributedGRPOLossOp()).quantities()
     assert torch.allclose(ours["loss"], native["loss"], rtol=1e-5)
     assert torch.allclose(ours["grad_policy_logits"], native["grad_policy_logits"], rtol=1e-4, atol=1e-9)
+
+
+def test_stage_by_stage_gives_the_bits_of_the_joined_program() -> None:
+    batch = batch_of(8, 600, 1003, torch.float32, padding=21)
+    joined = run_layout(batch, 2, 2, op=TritonDistributedGRPOLossOp()).quantities()
+    steps = TritonDistributedGRPOLossOp(replace(TRITON_STAGES, program=None))
+    apart = run_layout(batch, 1, 1, op=steps).quantities()
+    drifted = [key for key, value in apart.items() if not same(value, joined[key])]
+    assert not drifted

@@ -1,4 +1,6 @@
-"""One thread for the CPU tests: quick beside other workers. The bits must not depend on it, and a test says so."""
+"""One thread for these tests, as in the ranks: small tensors gain nothing from more."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 

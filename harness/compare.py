@@ -1,0 +1,207 @@
+"""`grpo-verify compare A B`: two reports or two snapshots, what changed around them and then in their numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_contract import Problem
+from grpo_contract.fingerprint import flatten
+from harness.run_config import RequestError
+from harness.snapshots.entry import Entry
+from reports import CaseResult, QuantityResult, Report, ReportFormatError
+
+MOST_SHOWN = 40
+SEVERITY = {
+    "match": 0,
+    "skipped": 1,
+    "inconclusive": 2,
+    "caught": 0,
+    "refused": 4,
+    "missed": 4,
+    "drift": 3,
+    "failed": 5,
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not the same; `weight` ranks it, the heaviest first."""
+
+    where: str
+    before: str
+    after: str
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed in contract and environment, what in numbers, and in how many places numbers were compared."""
+
+    contract: tuple[Change, ...]
+    environment: tuple[Change, ...]
+    numbers: tuple[Change, ...]
+    compared: int
+    one_sided: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """0 the numbers agree, 1 they do not, 3 nothing could be compared."""
+        if not self.compared:
+            return 3
+        return 1 if self.numbers else 0
+
+
+Subject = Report | Sequence[Entry]
+
+
+def load_subject(path: Path) -> Subject:
+    """The report in a file or an --out folder, or the entries of a snapshot folder. Raises RequestError."""
+    if path.is_dir() and not (path / "report.json").exists():
+        from harness.snapshots.store import read_entries  # needs torch's neighbours; a report does not
+
+        entries = read_entries(path)
+        if entries:
+            return entries
+        raise RequestError(
+            Problem("request.compare", str(path), "a report or a snapshot", "a folder with neither")
+        )
+    file = path / "report.json" if path.is_dir() else path
+    try:
+        return Report.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ReportFormatError) as error:
+        raise RequestError(Problem("request.compare", str(path), "a report or a snapshot", str(error))) from None
+
+
+def compare_subjects(one: Subject, other: Subject, folders: tuple[Path, Path]) -> Comparison:
+    """Compare two of a kind. Raises RequestError for a report against a snapshot."""
+    if isinstance(one, Report) and isinstance(other, Report):
+        return _compare_reports(one, other)
+    if isinstance(one, Report) or isinstance(other, Report):
+        got = "a report and a snapshot"
+        raise RequestError(Problem("request.compare", "A and B", "two reports or two snapshots", got))
+    return _compare_entries(one, other, folders)
+
+
+def _compare_reports(one: Report, other: Report) -> Comparison:
+    mine, theirs = _by_name(one.cases), _by_name(other.cases)
+    shared = [name for name in mine if name in theirs]
+    numbers = [change for name in shared for change in _case_changes(name, mine[name], theirs[name])]
+    return Comparison(
+        contract=_changes(one.contract, other.contract),
+        environment=_changes(_surroundings(one), _surroundings(other)),
+        numbers=_ranked(numbers),
+        compared=sum(bool(mine[name].quantities and theirs[name].quantities) for name in shared),
+        one_sided=_one_sided(mine, theirs),
+    )
+
+
+def _by_name(cases: Iterable[CaseResult]) -> dict[str, CaseResult]:
+    return {f"{case.name} ({case.layout}, {case.batch}, seed {case.seed})": case for case in cases}
+
+
+def _surroundings(report: Report) -> dict[str, Any]:
+    ops = dict.fromkeys(case.op for case in report.cases if not case.expect.is_planted)
+    return {**report.environment, "op": ", ".join(ops), "transport": ", ".join(
+        dict.fromkeys(case.transport for case in report.cases if case.transport))}  # fmt: skip
+
+
+def _case_changes(name: str, one: CaseResult, other: CaseResult) -> Iterable[Change]:
+    if one.verdict is not other.verdict:
+        weight = 1e9 * abs(SEVERITY.get(other.verdict, 0) - SEVERITY.get(one.verdict, 0))
+        yield Change(name, one.verdict.value, other.verdict.value, weight)
+    mine, theirs = ({each.name: each for each in case.quantities} for case in (one, other))
+    for quantity in mine.keys() & theirs.keys():
+        before, after = mine[quantity], theirs[quantity]
+        if _size(before) != _size(after):
+            weight = abs(math.log2(1 + after.max_ulp) - math.log2(1 + before.max_ulp)) + abs(
+                _share(after) - _share(before)
+            )
+            yield Change(f"{name} {quantity}", _size(before), _size(after), weight)
+
+
+def _size(quantity: QuantityResult) -> str:
+    if not quantity.mismatched:
+        return "no difference"
+    return f"{quantity.mismatched} of {quantity.elements} differ, up to {quantity.max_ulp} ULP"
+
+
+def _share(quantity: QuantityResult) -> float:
+    return quantity.mismatched / quantity.elements if quantity.elements else 0.0
+
+
+def _compare_entries(one: Sequence[Entry], other: Sequence[Entry], folders: tuple[Path, Path]) -> Comparison:
+    from harness.snapshots.values import value_changes
+
+    mine, theirs = {each.name: each for each in one}, {each.name: each for each in other}
+    shared = [name for name in mine if name in theirs]
+    numbers = []
+    for name in shared:
+        for quantity, words, weight in value_changes(mine[name], theirs[name], folders):
+            numbers.append(Change(f"{name} {quantity}", *words, weight))
+    return Comparison(
+        contract=_changes(*({name: held[name].contract for name in shared} for held in (mine, theirs))),
+        environment=_changes(*({name: held[name].key.environment for name in shared} for held in (mine, theirs))),
+        numbers=_ranked(numbers),
+        compared=len(shared),
+        one_sided=_one_sided(mine, theirs),
+    )
+
+
+def _one_sided(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*(f"{name}: only in A" for name in mine if name not in theirs),
+            *(f"{name}: only in B" for name in theirs if name not in mine))  # fmt: skip
+
+
+def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:
+    mine, theirs = flatten(dict(one)), flatten(dict(other))
+    names = sorted(mine.keys() | theirs.keys())
+    return tuple(
+        Change(name, _shown(mine.get(name)), _shown(theirs.get(name)))
+        for name in names
+        if mine.get(name) != theirs.get(name)
+    )
+
+
+def _ranked(changes: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=lambda change: (-change.weight, change.where)))
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def comparison_text(names: tuple[str, str], found: Comparison) -> str:
+    """Plain text: contract, environment, then numbers from the largest change down."""
+    lines = [f"A {names[0]}", f"B {names[1]}"]
+    for title, changes in (
+        ("contract", found.contract),
+        ("environment", found.environment),
+        ("numbers", found.numbers),
+    ):
+        lines += ["", f"{title}: {len(changes) or 'nothing'} changed"]
+        lines += [f"  {each.where}: {each.before} -> {each.after}" for each in changes[:MOST_SHOWN]]
+        if len(changes) > MOST_SHOWN:
+            lines.append(f"  and {len(changes) - MOST_SHOWN} more")
+    if found.one_sided:
+        lines += ["", *found.one_sided[:MOST_SHOWN]]
+    ends = {
+        0: f"the numbers agree in all {found.compared} shared places",
+        1: f"DRIFT: numbers differ ({found.compared} places were compared)",
+        3: "nothing could be compared: the two share no case with numbers",
+    }
+    return "\n".join([*lines, "", ends[found.status], ""])
+
+
+def comparison_json(names: tuple[str, str], found: Comparison) -> str:
+    """The same as JSON, every change included."""
+    parts = {
+        title: [vars(each) for each in getattr(found, title)] for title in ("contract", "environment", "numbers")
+    }
+    content = {"a": names[0], "b": names[1], "exit_status": found.status, "compared": found.compared, **parts,
+               "one_sided": list(found.one_sided)}  # fmt: skip
+    return json.dumps(content, indent=2) + "\n"

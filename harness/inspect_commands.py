@@ -1,0 +1,188 @@
+"""The commands `reveal`, `compare` and `snapshot`: they look, in this process, and launch nothing.
+
+torch is imported only once one of them runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from harness.config_sources import load_config
+from harness.flags import Answer, Flags, with_flags
+from harness.run_config import RunConfig
+from harness.stdio import look_of
+
+Switch = Annotated[bool, Parameter(negative=())]
+Number = Annotated[int, Parameter(show_default=True)]
+
+
+def reveal(
+    *,
+    op: str = "grpo_loss",
+    backend: str | None = None,
+    tp: int = 2,
+    dp: int = 2,
+    layouts: str | None = None,
+    tokens: Number = 16,
+    columns: Number = 16,
+    tiles: Number = 4,
+    sequences: Number = 8,
+    json: Switch = False,
+) -> Answer:
+    """Find, from outside, in which order an op adds, and where two layouts add in different orders.
+
+    Parameters
+    ----------
+    op
+        The loss: a registered name or package.module:attribute.
+    backend
+        Implementation of the op.
+    tp
+        Largest tensor-parallel degree; its divisors are asked too.
+    dp
+        Largest data-parallel degree; its divisors are asked too.
+    layouts
+        Exactly these TPxDP layouts, in place of --tp and --dp.
+    tokens
+        Slots of the token sum.
+    columns
+        Columns of the vocabulary sum.
+    tiles
+        Vocabulary tiles that hold these columns.
+    sequences
+        Sequences of the batch.
+    json
+        The trees as JSON.
+    """
+    from harness.layouts import layouts_of
+    from harness.op_names import check_op
+
+    given: dict[str, Any] = {"layouts": layouts} if layouts else {"tp": tp, "dp": dp}
+    given |= {"backend": backend} if backend else {}
+    settings = RunConfig(op=op, **given)
+    check_op(settings)
+    return _revealed(settings, layouts_of(settings, None), (sequences, tokens, columns, tiles), json)
+
+
+def _revealed(
+    settings: RunConfig, layouts: Sequence[tuple[int, int]], sizes: tuple[int, int, int, int], as_json: bool
+) -> Answer:
+    _reach_the_users_folder()
+    import torch
+
+    from harness import reveal as revealing
+    from harness.op_probes import ProbeShape
+
+    torch.set_num_threads(1)
+    found = revealing.reveal(settings.op, layouts, ProbeShape(*sizes), backend=settings.backend)
+    if as_json:
+        text = json.dumps(revealing.reveal_content(settings.op, found), indent=2) + "\n"
+    else:
+        text = revealing.reveal_text(settings.op, found)
+    return text, revealing.reveal_status(found)
+
+
+def compare(a: Path, b: Path, /, *, json: Switch = False) -> Answer:
+    """Compare two reports or two snapshots: what changed in contract and environment, then in numbers.
+
+    Parameters
+    ----------
+    a
+        A JSON report, a folder given to --out, or a snapshot folder.
+    b
+        Another of the same kind.
+    json
+        Every change as JSON.
+    """
+    from harness.compare import compare_subjects, comparison_json, comparison_text, load_subject
+
+    found = compare_subjects(load_subject(a), load_subject(b), (a, b))
+    render = comparison_json if json else comparison_text
+    return render((str(a), str(b)), found), found.status
+
+
+def snapshot_app(command_line: Sequence[str]) -> App:
+    """`snapshot save DIR` and `snapshot check DIR`; both take the flags of a run."""
+    app = App(name="snapshot", help="Keep an op's numbers at 1x1 as digests, and check against them later.")
+
+    def save(folder: Path, update: bool, flags: Flags) -> Answer:
+        """Add what the snapshot in DIR lacks; what differs is replaced with --update alone."""
+        return _saved(folder, load_config(flags), update)
+
+    def check(folder: Path, update: bool, flags: Flags) -> Answer:
+        """Compare with the snapshot in DIR; obtained is kept beside expected, and only --update replaces it."""
+        return _checked(folder, load_config(flags), update, command_line)
+
+    for body in (save, check):
+        app.command(_with_folder(body), name=body.__name__)
+    return app
+
+
+def _with_folder(body: Callable[[Path, bool, Flags], Answer]) -> Callable[..., Answer]:
+    """A command that takes DIR and --update beside every flag of a run."""
+
+    def command(folder: Path, /, *, update: bool = False, **flags: Any) -> Answer:
+        return body(folder, update, flags)
+
+    def flags_only(flags: Flags) -> Answer:
+        raise NotImplementedError(flags)
+
+    rest = list(inspect.signature(with_flags(flags_only)).parameters.values())
+    place, switch = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+    hint = Annotated[bool, Parameter(negative=(), help="replace what the snapshot holds and differs")]
+    own = [
+        inspect.Parameter("folder", place, annotation=Annotated[Path, Parameter(help="the snapshot's folder")]),
+        inspect.Parameter("update", switch, default=False, annotation=hint),
+    ]
+    command.__signature__ = inspect.Signature([*own, *rest])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in (*own, *rest)}
+    command.__name__, command.__doc__ = body.__name__, body.__doc__
+    return command
+
+
+def _plan(settings: RunConfig) -> Any:
+    """The plan of the run at 1x1, without planted faults, and the user's folder on the path."""
+    from harness.request import plan_for
+
+    _reach_the_users_folder()
+    given = {name: getattr(settings, name) for name in RunConfig.model_fields if settings.is_given(name)}
+    alone = {**given, "tp": None, "dp": None, "layouts": ("1x1",), "controls": "off"}
+    return plan_for(RunConfig(**{name: value for name, value in alone.items() if value is not None}))
+
+
+def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
+    plan = _plan(settings)
+    from harness.snapshots.check import State, check_entries
+    from harness.snapshots.obtain import obtain
+
+    found = check_entries(folder, obtain(plan), save=True, update=update)
+    lines = [f"{each.state.value}: {each.entry.name}: {each.why}" for each in found]
+    drifted = any(each.state is State.DRIFT for each in found)
+    end = "kept as it was; --update replaces what differs" if drifted else f"snapshot in {folder}"
+    return "\n".join([*lines, end, ""]), 1 if drifted else 0
+
+
+def _checked(folder: Path, settings: RunConfig, update: bool, command_line: Sequence[str]) -> Answer:
+    plan = _plan(settings)
+    from harness.snapshots.check import check_entries
+    from harness.snapshots.obtain import obtain
+    from harness.snapshots.report import snapshot_report
+    from reports import render
+
+    report = snapshot_report(check_entries(folder, obtain(plan), update=update), folder, command_line)
+    look = look_of(sys.stdout, settings.color)
+    return render(report, settings.formats[0], quiet=settings.quiet, **look), report.exit_status
+
+
+def _reach_the_users_folder() -> None:
+    """Ops are found where the command stands, last on the path, as in the ranks of a run."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

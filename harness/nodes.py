@@ -1,0 +1,148 @@
+"""A run under a user's own torchrun, on one node or on several: no launcher, so rank 0 makes the report.
+
+The report lies in the run directory from the first moment on and is renewed with every case, so that whatever
+ends the job, what was finished is kept and marked. Ranks that fail leave their last word in torch's store, as
+JSON, where rank 0 finds it whatever the node; a directory that all nodes share is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from grpo_contract import GRPOVerifyError, Problem
+from harness.blame import Culprit
+from harness.launch import LaunchOutcome, OutcomeKind
+from harness.node_blame import Terminated, last_words, outcome_of
+from harness.planned import Plan
+from harness.report_file import keep
+from harness.resume import KEPT
+from harness.run import REPORT, make_report
+from harness.rundir import RunDir, RunDirError, read_text
+from harness.stacks import install_stack_dump
+from harness.status import Phase, StatusWriter
+from reports import CaseResult, Report
+
+UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
+
+
+class NodeRun(RunDir):
+    """The run directory of a rank without a launcher; rank 0 renews the report with every case."""
+
+    def write_case(self, index: int, text: str) -> None:
+        """Store the result of case `index`, and a report that holds it."""
+        super().write_case(index, text)
+        write_report(self, LaunchOutcome(OutcomeKind.RANK_DIED, 0.0, Culprit((), UNFINISHED)))
+
+
+def run_node(place: Path, rank: int, local_rank: int) -> int:
+    """Run the plan in `place`, a prepared directory or a plan file; the rank's exit status.
+
+    Rank 0's is the report's own; torchrun makes 1 of anything but 0. Without a shared directory the report
+    lies beside the plan file, on the node of rank 0.
+    """
+    started = time.perf_counter()
+    rundir = _rundir(place, rank)
+    status = StatusWriter(rundir, rank)
+    install_stack_dump(rundir, rank)
+    plan = Plan.model_validate_json(rundir.plan.read_text())
+    if rank == 0:
+        _outlive_sigterm()
+    try:
+        _check_fresh(rundir, plan)
+        _check_world(plan)
+        _run(plan, rundir, rank, local_rank, status)
+    except Exception as error:
+        status.fail(error)
+        traceback.print_exc()
+        return _failed(rundir, rank, started)
+    status.update(phase=Phase.DONE)
+    if rank != 0:
+        return 0
+    return _told(write_report(rundir, LaunchOutcome(OutcomeKind.FINISHED, time.perf_counter() - started)), rundir)
+
+
+def write_report(rundir: RunDir, outcome: LaunchOutcome) -> Report:
+    """The report of the cases in `rundir`, written to its place."""
+    plan = Plan.model_validate_json(rundir.plan.read_text())
+    texts = ((index, read_text(rundir.case(index))) for index in rundir.case_indices())
+    finished = {index: CaseResult.model_validate_json(text) for index, text in texts if text is not None}
+    command = ("torchrun", "-m", "harness.worker", *sys.argv[1:])
+    return keep(make_report(plan, finished, outcome, rundir, command, outcome.seconds), report_path(rundir))
+
+
+def report_path(rundir: RunDir) -> Path:
+    """Beside the plan that was given: in the directory itself, or in the plan file's."""
+    return Path(os.environ.get(_REPORT_PLACE, rundir.path)) / REPORT
+
+
+_REPORT_PLACE = "GRPO_VERIFY_REPORT_PLACE"
+
+
+def _rundir(place: Path, rank: int) -> NodeRun:
+    if place.is_dir():
+        return NodeRun(RunDir.open(place).path)
+    text = read_text(place)
+    if text is None:
+        raise RunDirError(Problem("run_dir.plan", str(place), "a prepared directory or a plan file", "nothing"))
+    own = RunDir.create()
+    own.write_plan(text)
+    os.environ[_REPORT_PLACE] = str(place.resolve().parent)
+    return NodeRun(own.path)
+
+
+def _run(plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
+    import torch
+
+    from harness.rank_run import RankRun
+
+    torch.set_num_threads(1)
+    RankRun(plan, rundir, rank, local_rank, status).run()
+
+
+def _failed(rundir: RunDir, rank: int, started: float) -> int:
+    if rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    world = int(os.environ["WORLD_SIZE"])
+    words = last_words(rundir, rank, world)
+    if rank != 0:
+        return 1
+    return _told(write_report(rundir, outcome_of(words, world, time.perf_counter() - started)), rundir)
+
+
+def _told(report: Report, rundir: RunDir) -> int:
+    print(f"grpo-verify: {report.verdict} (exit {report.exit_status}); grpo-verify show {report_path(rundir)}")
+    return report.exit_status
+
+
+def _outlive_sigterm() -> None:
+    """Rank 0 has a report to write; torchrun leaves it half a minute for that."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated("SIGTERM")
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def _check_fresh(rundir: RunDir, plan: Plan) -> None:
+    """Results of an earlier run must not pass for this one's; torchrun's own restart may leave some."""
+    stale = [index for index in rundir.case_indices() if plan.cases[index].skip != KEPT]
+    if stale and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
+        got = f"results of {len(stale)} cases of an earlier run (prepare another directory)"
+        raise GRPOVerifyError(Problem("error.run_dir", str(rundir.path), "a directory without results", got))
+
+
+def _check_world(plan: Plan) -> None:
+    world = int(os.environ["WORLD_SIZE"])
+    if world < plan.ranks:
+        got = f"{world} (nodes times --nproc-per-node)"
+        raise GRPOVerifyError(Problem("error.world", "ranks started by torchrun", f"at least {plan.ranks}", got))

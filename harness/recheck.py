@@ -1,0 +1,85 @@
+"""A second look at a hang: the hung case alone, with every collective checked. Never imports torch.
+
+A hang says who did not come, seldom why. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch compares what the ranks are
+about to run before each collective, so that ranks which run different ones fail at once, with both named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from harness.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launch_request import LaunchRequest
+from harness.planned import Plan, PlannedCase
+from harness.rundir import RunDir
+
+CHECKED = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+_MISMATCH = re.compile(
+    r"Rank (?P<one>\d+) is running collective: CollectiveFingerPrint\((?P<first>.*?)\), but Rank (?P<other>\d+)"
+    r" is running collective: CollectiveFingerPrint\((?P<second>.*?)\)(\.|$)",
+    re.DOTALL,
+)
+_FIELDS = (r"OpType=(\w+)", r"TensorShape=(\[[^\]]*\])", r"TensorDtypes=(\w+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondLook:
+    """What running the hung case once more told, in words, and the signal that ended it, if one did."""
+
+    words: str
+    signal: str | None = None
+
+
+def hung_case(plan: Plan, outcome: LaunchOutcome) -> PlannedCase | None:
+    """The case to look at again; None when the launch did not hang in one, or had nobody to wait for."""
+    if outcome.kind is not OutcomeKind.HUNG or outcome.culprit is None or plan.ranks == 1:
+        return None
+    return next((case for case in plan.cases if case.name == outcome.culprit.case), None)
+
+
+def look_again(plan: Plan, case: PlannedCase, request: LaunchRequest) -> SecondLook:
+    """Run `case` alone as `request` ran the plan, in a directory below its own, with the same deadlines."""
+    again = RunDir.create(request.rundir.path)
+    again.write_plan(_only(plan, case).model_dump_json())
+    outcome = launch(dataclasses.replace(request, rundir=again, env={**request.env, **CHECKED}))
+    if outcome.kind is OutcomeKind.INTERRUPTED:
+        return SecondLook(f"run once more, it was ended by {outcome.signal}", outcome.signal)
+    return SecondLook(f"run once more with every collective checked, {_words(outcome)}", outcome.signal)
+
+
+def with_second_look(outcome: LaunchOutcome, second: SecondLook) -> LaunchOutcome:
+    """The hang, with what the second look told; interrupted when that was."""
+    assert outcome.culprit is not None
+    culprit = dataclasses.replace(outcome.culprit, reason=f"{outcome.culprit.reason}; {second.words}")
+    kind = OutcomeKind.HUNG if second.signal is None else OutcomeKind.INTERRUPTED
+    return dataclasses.replace(outcome, culprit=culprit, kind=kind, signal=second.signal)
+
+
+def _only(plan: Plan, case: PlannedCase) -> Plan:
+    alone = case.model_copy(update={"index": 0})
+    return plan.model_copy(update={"cases": (alone,)})
+
+
+def _words(outcome: LaunchOutcome) -> str:
+    if outcome.kind is OutcomeKind.FINISHED:
+        return "the case ended well: what hung depends on timing, or on the cases before it"
+    if mismatch := mismatch_of(outcome):
+        return mismatch
+    return outcome.culprit.reason if outcome.culprit is not None else "it could not be judged"
+
+
+def mismatch_of(outcome: LaunchOutcome) -> str | None:
+    """Two ranks and the collectives they were about to run, from torch's own message."""
+    messages = [status.error.message for status in outcome.statuses if status.error is not None]
+    found = next((match for text in messages if (match := _MISMATCH.search(text))), None)
+    if found is None:
+        return None
+    one, other = _short(found["first"]), _short(found["second"])
+    return f"rank {found['one']} runs {one} where rank {found['other']} runs {other}"
+
+
+def _short(fingerprint: str) -> str:
+    """`ALLGATHER [3] Float`: what, of which shape, of which type."""
+    found = (re.search(field, fingerprint) for field in _FIELDS)
+    return " ".join(match[1] for match in found if match is not None)

@@ -1,0 +1,78 @@
+"""`compare A B`: contract and environment first, then numbers from the largest change down."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.compare import compare_subjects, comparison_json, comparison_text, load_subject
+from harness.inspect_commands import compare
+from harness.run_config import RequestError
+from reports import CaseResult, Layout, QuantityResult, Report
+
+
+def case(name: str, mismatched: int = 0, ulp: int = 0) -> CaseResult:
+    verdict = "drift" if mismatched else "match"
+    quantity = QuantityResult(name="loss", verdict=verdict, elements=8, mismatched=mismatched, max_ulp=ulp)
+    return CaseResult(name=name, op="op", layout=Layout(tp=1, dp=2), batch="seed", seed=0, verdict=verdict,
+                      quantities=(quantity,))  # fmt: skip
+
+
+def saved(path: Path, *cases: CaseResult, beta: float = 0.04, torch: str = "2.13.0") -> Path:
+    report = Report.assemble(
+        cases=cases, contract={"seed": {"objective": {"beta": beta}}}, environment={"torch": torch}
+    )
+    path.write_text(report.to_json())
+    return path
+
+
+def test_reports_are_compared_around_then_inside(tmp_path: Path) -> None:
+    one = saved(tmp_path / "a.json", case("x"), case("y", 1, 1), case("gone"))
+    other = saved(tmp_path / "b.json", case("x", 8, 1 << 20), case("y", 2, 1), case("new"), beta=0.1, torch="2.14.0")
+    found = compare_subjects(load_subject(one), load_subject(other), (one, other))
+    assert [(each.where, each.before, each.after) for each in found.contract] == [
+        ("seed.objective.beta", "0.04", "0.1")
+    ]
+    assert [each.where for each in found.environment] == ["torch"]
+    assert [each.where.split()[0] for each in found.numbers] == ["x", "x", "y"]
+    assert found.numbers[0].after == "drift"
+    assert "up to 1048576 ULP" in found.numbers[1].after
+    assert (found.status, found.compared) == (1, 2)
+    assert len(found.one_sided) == 2
+    text = comparison_text(("a", "b"), found)
+    assert text.index("contract: 1 changed") < text.index("environment: 1") < text.index("numbers: 3")
+    assert json.loads(comparison_json(("a", "b"), found))["exit_status"] == 1
+
+
+def test_equal_reports_agree_and_strangers_prove_nothing(tmp_path: Path) -> None:
+    one = saved(tmp_path / "a.json", case("x"))
+    assert compare(one, one)[1] == 0
+    other = saved(tmp_path / "b.json", case("y"))
+    text, status = compare(one, other)
+    assert status == 3
+    assert "nothing could be compared" in text
+
+
+@pytest.mark.parametrize("name", ["missing.json", "."])
+def test_what_is_neither_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="a report or a snapshot"):
+        load_subject(tmp_path / name)
+
+
+def test_snapshots_are_compared_by_value(tmp_path: Path) -> None:
+    from harness.inspect_commands import _saved
+    from harness.run_config import RunConfig
+
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert _saved(one, RunConfig(batch=("seed",)), update=False)[1] == 0
+    assert _saved(other, RunConfig(batch=("seed",), beta=0.08), update=False)[1] == 0
+    found = compare_subjects(load_subject(one), load_subject(other), (one, other))
+    assert [each.where for each in found.contract] == ["grpo_loss/seed/s0.objective.beta"]
+    assert not found.environment
+    names = [each.where.split()[-1] for each in found.numbers]
+    assert set(names) == {"loss", "grad_policy_logits"}
+    loss = next(each for each in found.numbers if each.where.endswith(" loss"))
+    assert "relative" in loss.after
+    with pytest.raises(RequestError, match="two reports or two snapshots"):
+        report = saved(tmp_path / "a.json", case("x"))
+        compare_subjects(load_subject(report), load_subject(one), (report, one))

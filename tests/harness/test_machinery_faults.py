@@ -1,0 +1,41 @@
+"""The command with a fault in one of its ranks, or at its parent: a short choice of tests/soak_faults.py.
+
+Real workers compute; they are started by fork_torchrun.py, to save the seconds that torchrun takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from support.machinery_faults import CATALOGUE, complaints, play
+
+TIMEOUT = 6.0
+CHOSEN = (
+    "kill in forward",
+    "raise in start",
+    "address_space in backward",
+    "other_collective",
+    "one of our errors on one rank",
+    "version",
+    "wrong_shape",
+    "SIGTERM to the parent",
+    "disk full at the report",
+)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_fault_ends_the_run_as_it_must(name: str, tmp_path: Path) -> None:
+    fault = next(each for each in CATALOGUE if each.name == name)
+    ended = play(fault, tmp_path, timeout=TIMEOUT, forked=True, after=3.0)
+    assert complaints(fault, ended, TIMEOUT) == [], ended.errors
+
+
+def test_a_run_without_a_fault_is_green(tmp_path: Path) -> None:
+    fault = CATALOGUE[0]
+    ended = play(fault, tmp_path, timeout=60, forked=True)
+    assert complaints(fault, ended, 60) == [], ended.errors
+    wrong = dataclasses.replace(fault, status=4, words="rank 1 died")
+    assert len(complaints(wrong, ended, 60)) == 2

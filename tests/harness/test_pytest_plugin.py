@@ -1,0 +1,73 @@
+"""The opt-in plugin, run by pytest inside pytest: alone, under xdist, and absent unless asked for."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+ROOT = Path(__file__).parents[2]
+
+TESTS = """
+import pytest
+from loss_ops.controls import faulty_op
+
+def test_holds(verify_layouts):
+    assert verify_layouts("grpo_loss", layouts=["2x2"], batch="seed").verdict == "match"
+
+@pytest.mark.verify_layouts(layouts=["1x2"], batch="seed")
+def test_marked(verify_layouts):
+    assert [str(case.layout) for case in verify_layouts().cases] == ["1x2"]
+
+def test_drifts(verify_layouts):
+    verify_layouts(faulty_op("gradient_scaled_by_dp"), layouts=["1x2"])
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return pytester
+
+
+def run(project: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return project.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_matches_pass_and_a_drift_fails_with_its_report(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    project.makepyfile(TESTS)
+    result = run(project, "-p", "harness.pytest_plugin", "--strict-markers", "--junitxml", "out.xml", *workers)
+    result.assert_outcomes(passed=2, failed=1)
+    text = result.stdout.str()
+    assert "constant factor 2" in text
+    assert "DRIFT:" in text
+    junit = (project.path / "out.xml").read_text()
+    assert '<property name="grpo_verify" value="match" />' in junit
+    assert '<property name="grpo_verify" value="drift" />' in junit
+
+
+def test_without_the_option_there_is_no_fixture(project: pytest.Pytester) -> None:
+    project.makepyfile("def test_one(verify_layouts): ...")
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'verify_layouts' not found*"])
+
+
+def test_a_wrong_marker_is_named_and_nothing_proven_fails(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.verify_layouts(layout="1x2")
+        def test_wrong(verify_layouts):
+            verify_layouts()
+
+        def test_nothing(verify_layouts):
+            verify_layouts(layouts=["1x1"])
+        """
+    )
+    result = run(project, "-p", "harness.pytest_plugin")
+    result.stdout.fnmatch_lines(["*expected layouts, batch, repeat, seed, got layout*", "*INCONCLUSIVE*"])
+    result.assert_outcomes(failed=1, errors=1)

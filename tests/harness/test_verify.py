@@ -1,0 +1,94 @@
+"""`verify_loss` on live tensors: ours with virtual ranks, a user's emulation, and what needs real ranks."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from support.batches import SLICE, small
+from torch import Tensor
+
+from grpo_contract import InputError
+from harness.verify import verify_loss
+from loss_ops.batch import GlobalBatch
+from loss_ops.controls import faulty_op
+from loss_ops.virtual_layout import run_layout
+
+LAYOUTS = ("1x2", (2, 1), (3, 2))
+
+
+def emulated(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
+    """Ours, as a user's function would give it."""
+    return run_layout(batch, tp, dp).quantities()
+
+
+def broken(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
+    found = dict(emulated(batch, tp, dp))
+    found["grad_policy_logits"] = found["grad_policy_logits"] * dp
+    return found
+
+
+def with_collectives(policy_local_logits: Tensor, *_: Tensor, contract, sharding, tp_group, dp_group) -> None:
+    raise AssertionError("never called in one process")
+
+
+def test_ours_is_proven_on_live_tensors() -> None:
+    batch = small()
+    batch.policy_logits.requires_grad_()
+    report = verify_loss(batch=batch, layouts=LAYOUTS)
+    assert (report.verdict, report.exit_status) == ("match", 0)
+    assert [str(case.layout) for case in report.cases] == ["1x2", "2x1", "3x2"]
+    assert {case.batch for case in report.cases} == {"live tensors"}
+
+
+@pytest.mark.parametrize("batch", ["seed", SLICE, str(SLICE)])
+def test_a_batch_may_be_a_name_or_a_file(batch: object) -> None:
+    assert verify_loss(batch=batch, layouts=["2x2"]).exit_status == 0
+
+
+def test_a_planted_fault_drifts_and_is_explained() -> None:
+    report = verify_loss(faulty_op("gradient_scaled_by_dp"), small(), [(2, 3)])
+    diagnosis = report.cases[0].diagnosis
+    assert (report.verdict, report.exit_status) == ("drift", 1)
+    assert diagnosis is not None
+    assert (diagnosis.pattern, diagnosis.stage) == ("constant factor", "gradient")
+    assert "logp" in diagnosis.inputs
+    assert "constant factor 3 in grad_policy_logits" in diagnosis.words
+    assert any("dp size 3" in cause for cause in diagnosis.likely)
+
+
+def test_a_users_emulation_is_compared() -> None:
+    assert verify_loss(emulated, small(), LAYOUTS).exit_status == 0
+    report = verify_loss(broken, small(), ["1x2"])
+    assert report.exit_status == 1
+    assert [quantity.name for quantity in report.cases[0].drifted] == ["grad_policy_logits"]
+    assert report.cases[0].diagnosis is not None
+    assert report.cases[0].diagnosis.pattern == "constant factor"
+
+
+@pytest.mark.parametrize("op", [with_collectives, "examples.all_reduce_loss:all_reduce_loss", 3])
+def test_an_op_that_needs_real_ranks_is_sent_to_the_command(op: object) -> None:
+    with pytest.raises(InputError, match="needs real ranks: launch it with grpo-verify --op"):
+        verify_loss(op, small(), ["1x2"])
+
+
+def test_the_baseline_alone_proves_nothing() -> None:
+    report = verify_loss(batch=small(), layouts=["1x1"])
+    assert (report.verdict, report.exit_status) == ("inconclusive", 3)
+
+
+def test_an_emulation_that_returns_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="some of loss"):
+        verify_loss(lambda batch, tp, dp: {"other": torch.zeros(1)}, small(), ["1x2"])
+
+
+def test_another_run_that_differs_is_a_drift() -> None:
+    calls = []
+
+    def flaky(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
+        calls.append((tp, dp))
+        found = dict(emulated(batch, tp, dp))
+        if len(calls) == 3:
+            found["loss"] = found["loss"] + 1
+        return found
+
+    assert verify_loss(flaky, small(), ["1x2"], repeat=2).exit_status == 1

@@ -1,0 +1,179 @@
+"""Micro-batches: parts of a batch give the bits of the whole, and mistakes in their use are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpo_contract import GRPOLossContract, InputError, ShardingSpec
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.fixed_batch import FixedBatch, Part, collect, fix_batch, part_sharding, rank_call
+from loss_ops.real_ranks import RealRanks
+from loss_ops.result import GRPOLossResult
+from loss_ops.virtual_ranks import run_virtual
+
+SEQUENCES, LENGTH, COLUMNS = 8, 16, 37
+NORMALIZERS = [
+    {"token_normalizer": "global_active_tokens"},
+    {"token_normalizer": "per_sequence_then_mean"},
+    {"token_normalizer": "per_sequence_then_mean", "sequence_denominator": "all"},
+    {"token_normalizer": "fixed_constant", "fixed_constant": 50.0},
+    {"token_normalizer": "length_power", "alpha": 0.5},
+]
+OP = DistributedGRPOLossOp()
+Batch = dict[str, Tensor]
+
+
+def drawn(seed: int = 0) -> Batch:
+    """A ragged batch whose last sequence is empty."""
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.arange(LENGTH)[None] < torch.randint(1, LENGTH + 1, (SEQUENCES, 1), generator=draw)
+    mask[-1] = False
+    return {
+        "policy": torch.randn(SEQUENCES, LENGTH, COLUMNS, generator=draw),
+        "reference": torch.randn(SEQUENCES, LENGTH, COLUMNS, generator=draw),
+        "ids": torch.randint(0, COLUMNS, (SEQUENCES, LENGTH), generator=draw),
+        "old": -torch.rand(SEQUENCES, LENGTH, generator=draw) * 6,
+        "rewards": torch.rand(SEQUENCES, generator=draw),
+        "mask": mask,
+    }
+
+
+def contract_of(**fields: object) -> GRPOLossContract:
+    """Two groups of four."""
+    return GRPOLossContract.for_batch(
+        num_sequences=SEQUENCES, padded_seq_len=LENGTH, vocab_size=COLUMNS, samples_per_prompt=4, **fields
+    )
+
+
+def fixed_of(batch: Batch, contract: GRPOLossContract, **changes: Tensor) -> FixedBatch:
+    held = batch | changes
+    alone = ShardingSpec.even(1, 1, contract=contract)
+    call = rank_call(
+        held["ids"], held["old"], held["rewards"], contract=contract, sharding=alone, completion_mask=held["mask"]
+    )
+    return RealRanks().run(fix_batch(call))
+
+
+def in_parts(fixed: FixedBatch, batch: Batch, cuts: Sequence[int]) -> tuple[list[Part], Tensor]:
+    """The parts between the cuts, and their gradients joined."""
+    parts, gradients = [], []
+    for start, stop in pairwise(cuts):
+        leaf = batch["policy"][start:stop].clone().requires_grad_()
+        part = fixed.apply(OP, leaf, start=start, ref_local_logits=batch["reference"][start:stop])
+        part.result.loss.backward()
+        parts.append(part)
+        gradients.append(leaf.grad)
+    return parts, torch.cat(gradients)  # type: ignore[arg-type]
+
+
+def whole(batch: Batch, contract: GRPOLossContract) -> tuple[GRPOLossResult, Tensor]:
+    leaf = batch["policy"].clone().requires_grad_()
+    result = OP.apply(
+        leaf, batch["ids"], batch["old"], batch["rewards"], contract=contract, completion_mask=batch["mask"],
+        ref_local_logits=batch["reference"],
+    )  # fmt: skip
+    result.loss.backward()
+    assert leaf.grad is not None
+    return result, leaf.grad
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("cuts", [(0, 8), (0, 4, 8), (0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 3, 5, 8)])
+def test_parts_give_the_bits_of_the_whole(normalizer: dict[str, object], cuts: tuple[int, ...]) -> None:
+    batch, contract = drawn(), contract_of(**normalizer)
+    expected, gradient = whole(batch, contract)
+    fixed = fixed_of(batch, contract)
+    parts, joined = in_parts(fixed, batch, cuts)
+    got = RealRanks().run(collect(fixed, parts))
+    assert torch.equal(joined.view(torch.int32), gradient.view(torch.int32))
+    for name in ("loss", "policy_loss", "kl", "per_sequence_policy", "per_sequence_kl", "advantages"):
+        assert torch.equal(getattr(got, name).detach(), getattr(expected, name).detach()), name
+    assert got.clip_counts.as_dict() == expected.clip_counts.as_dict()
+    assert got.per_sequence_active_tokens.tolist() == expected.per_sequence_active_tokens.tolist()
+
+
+def test_losses_of_parts_add_up() -> None:
+    batch, contract = drawn(), contract_of()
+    parts, _ = in_parts(fixed_of(batch, contract), batch, (0, 2, 8))
+    total = sum(float(part.result.loss.detach()) for part in parts)
+    assert total == pytest.approx(float(whole(batch, contract)[0].loss.detach()), abs=1e-6)
+
+
+def test_parts_of_two_ranks_are_the_whole() -> None:
+    batch, contract = drawn(), contract_of()
+    expected, gradient = whole(batch, contract)
+    calls = {}
+    for rank in range(2):
+        place = ShardingSpec.even(1, 2, rank=rank, contract=contract)
+        rows = slice(*place.sequence_shard)
+        calls[0, rank] = rank_call(
+            batch["ids"][rows], batch["old"][rows], batch["rewards"][rows], contract=contract, sharding=place,
+            completion_mask=batch["mask"][rows], group_sizes=(None, 2),
+        )  # fmt: skip
+    fixed = run_virtual({place: fix_batch(call) for place, call in calls.items()})
+    found = [in_parts(fixed[0, rank], batch, (4 * rank, 4 * rank + 1, 4 * rank + 4)) for rank in range(2)]
+    results = run_virtual({(0, rank): collect(fixed[0, rank], found[rank][0]) for rank in range(2)})
+    assert torch.equal(torch.cat([each[1] for each in found]), gradient)
+    assert all(torch.equal(each.loss, expected.loss.detach()) for each in results.values())
+
+
+def test_a_part_normalized_by_itself_would_be_another_loss() -> None:
+    batch, contract = drawn(), contract_of()
+    _, right = in_parts(fixed_of(batch, contract), batch, (0, 4, 8))
+    halves = []
+    for start in (0, 4):
+        rows = {name: tensor[start : start + 4] for name, tensor in batch.items()}
+        half = GRPOLossContract.for_batch(
+            num_sequences=4, padded_seq_len=LENGTH, vocab_size=COLUMNS, samples_per_prompt=4
+        )
+        halves.append(whole(rows, half)[1] / 2)
+    assert float((torch.cat(halves) - right).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rewards": torch.tensor([0, 1, 2, torch.nan, 4, 5, 6, 7])},
+            r"rewards at \[3\]: expected a finite number",
+        ),
+        ({"rewards": torch.zeros(7)}, r"rewards: expected shape \[8\], got shape \[7\]"),
+        (
+            {"mask": torch.zeros(SEQUENCES, LENGTH)},
+            "completion_mask: expected dtype|completion_mask: expected bool",
+        ),
+        ({"mask": torch.zeros(SEQUENCES, LENGTH, dtype=torch.bool)}, "expected an active token in the batch"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_part(changes: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fixed_of(drawn(), contract_of(), **changes)
+
+
+def test_a_part_must_lie_on_its_rank() -> None:
+    batch = drawn()
+    fixed = fixed_of(batch, contract_of())
+    with pytest.raises(InputError, match=r"start: expected sequences of this rank, \[0, 8\), got \[6, 9\)"):
+        fixed.apply(OP, batch["policy"][:3], start=6, ref_local_logits=batch["reference"][:3])
+
+
+@pytest.mark.parametrize("cuts", [(0, 4), (2, 8)])
+def test_parts_must_cover_the_rank(cuts: tuple[int, ...]) -> None:
+    batch = drawn()
+    fixed = fixed_of(batch, contract_of())
+    parts, _ = in_parts(fixed, batch, cuts)
+    with pytest.raises(InputError, match=r"parts: expected parts that cover \[0, 8\) once"):
+        RealRanks().run(collect(fixed, parts))
+
+
+def test_the_place_of_a_part_is_one_object() -> None:
+    alone = ShardingSpec.even(1, 1, contract=contract_of())
+    place = part_sharding(alone, 2, 4)
+    assert place is part_sharding(alone, 2, 4)
+    assert place.sequence_shard_bounds == ((0, 2), (2, 4), (4, 8))
+    assert place.sequence_shard == (2, 4)
