@@ -21,7 +21,7 @@ from loss_ops import kernel_registry
 
 def main() -> None:
     """Time every config, full and ragged."""
-    options = options_for(__doc__, "1,16,64,32768;1,16,64,131072")
+    options = options_for(__doc__, "1,16,64,32768;1,16,64,131072", "float32")
     report = Report.start("logits_boundary", options)
     for config in options.configs:
         for ragged in (False, True):

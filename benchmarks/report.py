@@ -80,12 +80,12 @@ class Report:
             print(json.dumps({"benchmark": self.name, "device": self.heading(), "rows": self.rows}, indent=1))
 
 
-def options_for(description: str | None, default_configs: str) -> argparse.Namespace:
+def options_for(description: str | None, default_configs: str, dtype: str = "float16") -> argparse.Namespace:
     """`--json`, `--repeats`, `--dtype` and `--configs "P,S,L,V;..."` (prompts, samples, length, vocabulary)."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16", "float32"))
+    parser.add_argument("--dtype", default=dtype, choices=("float16", "bfloat16", "float32"))
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--configs", type=_configs, default=_configs(default_configs))
     return parser.parse_args()

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from harness.blame import Culprit, blame_failure, is_effect
-from harness.launch import LaunchOutcome, OutcomeKind
+from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.rundir import RunDir
 from harness.status import RankStatus, read_status
 

@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from grpo_contract import GRPOVerifyError, Problem
 from harness.blame import Culprit
-from harness.launch import LaunchOutcome, OutcomeKind
+from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.node_blame import Terminated, last_words, outcome_of
 from harness.planned import Plan
 from harness.report_file import keep
@@ -32,8 +33,11 @@ from reports import CaseResult, Report
 UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
 
 
+@dataclass(frozen=True)
 class NodeRun(RunDir):
     """The run directory of a rank without a launcher; rank 0 renews the report with every case."""
+
+    report: Path
 
     def write_case(self, index: int, text: str) -> None:
         """Store the result of case `index`, and a report that holds it."""
@@ -48,7 +52,7 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     lies beside the plan file, on the node of rank 0.
     """
     started = time.perf_counter()
-    rundir = _rundir(place, rank)
+    rundir = _rundir(place)
     status = StatusWriter(rundir, rank)
     install_stack_dump(rundir, rank)
     plan = Plan.model_validate_json(rundir.plan.read_text())
@@ -68,36 +72,29 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     return _told(write_report(rundir, LaunchOutcome(OutcomeKind.FINISHED, time.perf_counter() - started)), rundir)
 
 
-def write_report(rundir: RunDir, outcome: LaunchOutcome) -> Report:
+def write_report(rundir: NodeRun, outcome: LaunchOutcome) -> Report:
     """The report of the cases in `rundir`, written to its place."""
     plan = Plan.model_validate_json(rundir.plan.read_text())
     texts = ((index, read_text(rundir.case(index))) for index in rundir.case_indices())
     finished = {index: CaseResult.model_validate_json(text) for index, text in texts if text is not None}
     command = ("torchrun", "-m", "harness.worker", *sys.argv[1:])
-    return keep(make_report(plan, finished, outcome, rundir, command, outcome.seconds), report_path(rundir))
+    return keep(make_report(plan, finished, outcome, rundir, command, outcome.seconds), rundir.report)
 
 
-def report_path(rundir: RunDir) -> Path:
-    """Beside the plan that was given: in the directory itself, or in the plan file's."""
-    return Path(os.environ.get(_REPORT_PLACE, rundir.path)) / REPORT
-
-
-_REPORT_PLACE = "GRPO_VERIFY_REPORT_PLACE"
-
-
-def _rundir(place: Path, rank: int) -> NodeRun:
+def _rundir(place: Path) -> NodeRun:
+    """Beside the plan that was given lies the report: in the directory itself, or in the plan file's."""
     if place.is_dir():
-        return NodeRun(RunDir.open(place).path)
+        path = RunDir.open(place).path
+        return NodeRun(path, path / REPORT)
     text = read_text(place)
     if text is None:
         raise RunDirError(Problem("run_dir.plan", str(place), "a prepared directory or a plan file", "nothing"))
     own = RunDir.create()
     own.write_plan(text)
-    os.environ[_REPORT_PLACE] = str(place.resolve().parent)
-    return NodeRun(own.path)
+    return NodeRun(own.path, place.resolve().with_name(REPORT))
 
 
-def _run(plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
+def _run(plan: Plan, rundir: NodeRun, rank: int, local_rank: int, status: StatusWriter) -> None:
     import torch
 
     from harness.rank_run import RankRun
@@ -106,7 +103,7 @@ def _run(plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusW
     RankRun(plan, rundir, rank, local_rank, status).run()
 
 
-def _failed(rundir: RunDir, rank: int, started: float) -> int:
+def _failed(rundir: NodeRun, rank: int, started: float) -> int:
     if rank == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     world = int(os.environ["WORLD_SIZE"])
@@ -116,8 +113,8 @@ def _failed(rundir: RunDir, rank: int, started: float) -> int:
     return _told(write_report(rundir, outcome_of(words, world, time.perf_counter() - started)), rundir)
 
 
-def _told(report: Report, rundir: RunDir) -> int:
-    print(f"grpo-verify: {report.verdict} (exit {report.exit_status}); grpo-verify show {report_path(rundir)}")
+def _told(report: Report, rundir: NodeRun) -> int:
+    print(f"grpo-verify: {report.verdict} (exit {report.exit_status}); grpo-verify show {rundir.report}")
     return report.exit_status
 
 
@@ -133,7 +130,7 @@ def _outlive_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def _check_fresh(rundir: RunDir, plan: Plan) -> None:
+def _check_fresh(rundir: NodeRun, plan: Plan) -> None:
     """Results of an earlier run must not pass for this one's; torchrun's own restart may leave some."""
     stale = [index for index in rundir.case_indices() if plan.cases[index].skip != KEPT]
     if stale and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:

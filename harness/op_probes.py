@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract
+from grpo_contract import GRPOLossContract, InputError, Problem
 from harness.sum_trees import NotRevealedError
 from loss_ops.batch import GlobalBatch
 from loss_ops.quantities import GRADIENT
@@ -33,6 +33,19 @@ class ProbeShape:
     tokens: int = 16
     columns: int = 16
     tiles: int = 4
+
+    def __post_init__(self) -> None:
+        found = [
+            Problem("request.probe", f"--{name}", expected, str(getattr(self, name)))
+            for name, least, even, expected in (
+                ("sequences", 2, True, "an even number from 2 on (half of the advantages are 1, half -1)"),
+                ("tokens", 1, False, "at least 1"),
+                ("columns", 2, False, "at least 2"),
+            )
+            if getattr(self, name) < least or (even and getattr(self, name) % 2)
+        ]
+        if found:
+            raise InputError(found)
 
     def contract(self, tokens: int) -> GRPOLossContract:
         """Advantages of +1 and -1, no clip in the way, KL by its k1 estimate, beta 0."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import errno
+import sys
 import tempfile
 import traceback
 from collections.abc import Sequence

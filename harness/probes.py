@@ -6,6 +6,7 @@ positive terms only; `opposite` needs terms of both signs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,23 +16,30 @@ from harness.sum_trees import Ask, Count, NotRevealedError, Triple
 
 Rows = Callable[[Tensor], Tensor]
 """[R, n] terms to [R] sums."""
-SMALL = 0.75 * 2.0**-24
-"""Below half a unit in the last place of 1, so that 1 absorbs it; two of them, summed first, are above."""
+PRECISION = 24
+"""Binary digits of a float32: half a unit in the last place of 1 is 2^-24."""
 HUGE = 2.0**40
 """Absorbs any count of units below 2^16 of them."""
 
 
 def absorption(reduce: Rows, count: int) -> Ask:
-    """Which two of three positive terms meet first: 1 at i, SMALL at j and k, 0 elsewhere.
+    """Which two of three positive terms meet first: 1 at i, a small number at j and k, 0 elsewhere.
 
-    The sum is more than 1 only when j and k were added to each other before either met i.
+    The sum is more than that of the 1 alone only when j and k were added to each other before either met i.
     """
+    alone = torch.zeros(1, count)
+    alone[0, 0] = 1.0
+    one = float(_finite(reduce(alone))[0])
+    if one <= 0:
+        raise NotRevealedError("a term of 1 does not come through as a positive sum")
+    # Below half a unit in the last place of `one`, so that it is absorbed; two of them, summed first, are above.
+    small = 0.75 * 2.0 ** (math.floor(math.log2(one)) - PRECISION) / one
 
     def ask(triples: Sequence[Triple]) -> Sequence[bool]:
         terms = torch.zeros(len(triples), count)
         for row, (i, j, k) in enumerate(triples):
-            terms[row, i], terms[row, j], terms[row, k] = 1.0, SMALL, SMALL
-        return (_finite(reduce(terms)) > 1).tolist()
+            terms[row, i], terms[row, j], terms[row, k] = 1.0, small, small
+        return (_finite(reduce(terms)) > one).tolist()
 
     return ask
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from harness.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launch import launch
+from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launch_request import LaunchRequest
 from harness.planned import Plan, PlannedCase
 from harness.rundir import RunDir

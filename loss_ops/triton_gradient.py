@@ -50,7 +50,9 @@ def write_gradient_block(
     """Write columns [first, first + BLOCK) of one row; from `stop` to `columns` (padding) exactly +0.0."""
     dtype = gradient_row.dtype.element_ty
     column = first + tl.arange(0, BLOCK)
-    if coefficient == 0.0:
+    if coefficient == 0.0 and first + BLOCK <= columns:
+        tl.store(gradient_row + column, tl.zeros([BLOCK], dtype), eviction_policy=EVICTION)
+    elif coefficient == 0.0:
         tl.store(gradient_row + column, tl.zeros([BLOCK], dtype), mask=column < columns)
     elif first + BLOCK <= stop:
         logits = tl.load(logits_row + column, eviction_policy=EVICTION).to(tl.float32)
@@ -185,7 +187,7 @@ def launch_gradient(
     logits_NV = unit_columns(logits_NV)
     rows, columns = logits_NV.shape
     shard, coefficient = inputs.shard, inputs.coefficient
-    blocks = rows * triton.cdiv(columns, GRADIENT_BLOCK)
+    blocks = rows * -(-columns // GRADIENT_BLOCK)
     launch(
         gradient_kernel,
         (min(blocks, FEW_PROGRAMS) if unless_one else blocks, 1),

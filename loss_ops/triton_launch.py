@@ -18,7 +18,7 @@ MEMBER_CHUNK = 128
 # One entry per power of two of the tile's width: the sum of a tile is a tree over num_warps * 32 threads.
 TILE_WARPS = ((512, 1), (1024, 2), (2048, 2), (8192, 4))
 # The gradient is element-wise: these two change no bit.
-GRADIENT_BLOCK, GRADIENT_WARPS = 1024, 4
+GRADIENT_BLOCK, GRADIENT_WARPS = 2048, 4
 # Enough to fill a device, few enough to start and leave in microseconds.
 FEW_PROGRAMS = 2048
 

@@ -54,6 +54,11 @@ class QuantityPage:
     shares: tuple[AxisShares, ...]
     positions: PositionMap | None
 
+    @property
+    def is_located(self) -> bool:
+        """Whether its first drift has a place, unlike that of a scalar."""
+        return self.result.first is not None and self.result.first.sequence is not None
+
 
 @dataclass(frozen=True)
 class DriftPages:
@@ -164,5 +169,5 @@ def _positions(counted: HeatMap) -> PositionMap:
 
 
 def _heat(count: int, most: int) -> int:
-    """0 for nothing, 5 for the most; each level below stands for a tenth."""
-    return max(1, _HEAT_LEVELS + math.ceil(math.log10(count / most))) if count else 0
+    """0 for nothing, 5 for the most; each level below stands for half."""
+    return max(1, _HEAT_LEVELS + math.ceil(math.log2(count / most))) if count else 0

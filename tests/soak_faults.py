@@ -32,7 +32,8 @@ def soak(options: argparse.Namespace) -> int:
         fault = CATALOGUE[0] if draw.random() < 1 / 3 else draw.choice(CATALOGUE[1:])
         ended, wrong = one(fault, options, after=draw.uniform(0.5, 14.0))
         bad += bool(wrong)
-        print(f"[{number + 1}/{options.runs}] {fault.name}: status {ended.status} in {ended.seconds:.1f} s"
+        since = "" if ended.after_fault is None else f", {ended.after_fault:.1f} s after the fault"
+        print(f"[{number + 1}/{options.runs}] {fault.name}: status {ended.status} in {ended.seconds:.1f} s{since}"
               f"{''.join(f' | WRONG {each}' for each in wrong)}", flush=True)  # fmt: skip
     print(f"{options.runs} runs in {time.time() - started:.0f} s, {bad} not as they must be")
     return int(bad > 0)

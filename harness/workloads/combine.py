@@ -10,7 +10,7 @@ from torch import Tensor
 from grpo_contract import even_bounds
 from harness.workloads.gradient_tree import TreeSum, in_leaf_order, nodes_of, root_of
 from harness.workloads.ranks import Exchange, Place, TrainingProgram
-from loss_ops.gather import AllReduce, Gather
+from loss_ops.gather import AllReduce
 
 BUCKET = 1 << 24
 """Elements combined at a time: bounds the memory of what travels."""
@@ -73,4 +73,7 @@ class GradientSum:
             for key, piece in zip(rank_keys, pieces.view(len(rank_keys), mine).unbind(), strict=True)
         ]
         root = root_of(split, self.bounds[-1][1])
-        return torch.cat((yield Gather("dp", root, tuple(sizes), "gradient shares")))
+        shares_of_all = yield Exchange(
+            root.repeat(self.place.degree), (mine,) * self.place.degree, tuple(sizes), "gradient shares"
+        )
+        return torch.cat(shares_of_all)

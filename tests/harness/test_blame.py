@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.blame import Death, blame_death, blame_failure, blame_hang
+from harness.blame import Death, blame_death, blame_failure
+from harness.blame_hang import blame_hang
 from harness.stacks import where
 from harness.status import CaseRef, Phase, RankError, RankStatus
 

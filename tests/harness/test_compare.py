@@ -28,7 +28,9 @@ def saved(path: Path, *cases: CaseResult, beta: float = 0.04, torch: str = "2.13
 
 def test_reports_are_compared_around_then_inside(tmp_path: Path) -> None:
     one = saved(tmp_path / "a.json", case("x"), case("y", 1, 1), case("gone"))
-    other = saved(tmp_path / "b.json", case("x", 8, 1 << 20), case("y", 2, 1), case("new"), beta=0.1, torch="2.14.0")
+    other = saved(
+        tmp_path / "b.json", case("x", 8, 1 << 20), case("y", 2, 1), case("new"), beta=0.1, torch="2.14.0"
+    )
     found = compare_subjects(load_subject(one), load_subject(other), (one, other))
     assert [(each.where, each.before, each.after) for each in found.contract] == [
         ("seed.objective.beta", "0.04", "0.1")
@@ -73,6 +75,6 @@ def test_snapshots_are_compared_by_value(tmp_path: Path) -> None:
     assert set(names) == {"loss", "grad_policy_logits"}
     loss = next(each for each in found.numbers if each.where.endswith(" loss"))
     assert "relative" in loss.after
+    report = saved(tmp_path / "a.json", case("x"))
     with pytest.raises(RequestError, match="two reports or two snapshots"):
-        report = saved(tmp_path / "a.json", case("x"))
         compare_subjects(load_subject(report), load_subject(one), (report, one))

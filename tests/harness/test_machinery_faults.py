@@ -6,10 +6,12 @@ Real workers compute; they are started by fork_torchrun.py, to save the seconds 
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
 
+from harness.outcomes import outcome_of
 from support.machinery_faults import CATALOGUE, complaints, play
 
 TIMEOUT = 6.0
@@ -39,3 +41,9 @@ def test_a_run_without_a_fault_is_green(tmp_path: Path) -> None:
     assert complaints(fault, ended, 60) == [], ended.errors
     wrong = dataclasses.replace(fault, status=4, words="rank 1 died")
     assert len(complaints(wrong, ended, 60)) == 2
+
+
+def test_a_disk_that_is_full_from_the_start_is_no_internal_error() -> None:
+    outcome = outcome_of(OSError(errno.ENOSPC, "No space left on device"), ["grpo-verify", "--json"])
+    assert outcome.status == 4
+    assert outcome.err.startswith("grpo-verify: no room to write: [Errno 28] No space left on device")

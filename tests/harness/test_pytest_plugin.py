@@ -36,7 +36,9 @@ def run(project: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_matches_pass_and_a_drift_fails_with_its_report(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_matches_pass_and_a_drift_fails_with_its_report(
+    project: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
     project.makepyfile(TESTS)
     result = run(project, "-p", "harness.pytest_plugin", "--strict-markers", "--junitxml", "out.xml", *workers)
     result.assert_outcomes(passed=2, failed=1)

@@ -135,7 +135,12 @@ def test_our_op_adds_in_one_order_at_every_layout() -> None:
 @pytest.mark.parametrize(
     ("fault", "layout", "changed", "words"),
     [
-        ("token_sum_regrouped_per_rank", (1, 2), {"token sum, policy", "token sum, kl"}, "(0 4) where 1x2 adds (0 2)"),
+        (
+            "token_sum_regrouped_per_rank",
+            (1, 2),
+            {"token sum, policy", "token sum, kl"},
+            "(0 4) where 1x2 adds (0 2)",
+        ),
         ("tiles_doubled_under_tp", (2, 1), {"vocabulary sum"}, "((0 1) (4 5)) where 2x1 adds ((0 1) (2 3))"),
         ("sequence_totals_all_reduced", (1, 2), {"sequence sum"}, "(0 2) where 1x2 adds (0 1)"),
     ],

@@ -77,7 +77,7 @@ ONE_RANK_FAILS = """
     class Fails(DistributedGRPOLossOp):
         def apply(self, *tensors, sharding, **options):
             if sharding.dp_degree == 2 and sharding.dp_rank == 1:
-                raise MemoryError("no memory left on this rank alone")
+                raise RuntimeError("no memory left on this rank alone")
             return super().apply(*tensors, sharding=sharding, **options)
 """
 

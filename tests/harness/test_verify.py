@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from support.batches import SLICE, small
 from torch import Tensor
 
 from grpo_contract import InputError
@@ -12,6 +11,7 @@ from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op
 from loss_ops.virtual_layout import run_layout
+from support.batches import SLICE, small
 
 LAYOUTS = ("1x2", (2, 1), (3, 2))
 

@@ -88,7 +88,7 @@ CATALOGUE: tuple[MachineryFault, ...] = (
     ),
     MachineryFault(
         "one of our errors on one rank", 4, r"rank 1 alone refused.*rewards\[0\]",
-        {"act": "alone", "phase": "forward", "case": CASE, "ranks": [1]}, kept=BEFORE, deadlines=1,
+        {"act": "alone", "phase": "forward", "case": CASE, "ranks": [1]}, kept=BEFORE, deadlines=2,
     ),
     MachineryFault(
         "disk full in a rank", 4, r"rank 0 (failed|died) in compare",

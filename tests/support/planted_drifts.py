@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from support.batches import drawn, small_spec
 from torch import Tensor
 
 from grpo_contract import AdvantageKind
@@ -21,6 +20,7 @@ from loss_ops.logprob import Logprobs
 from loss_ops.sequence_totals import SequenceTotals, token_sum, unpack
 from loss_ops.stages import NATIVE_STAGES, Stages
 from reports import CaseResult
+from support.batches import drawn, small_spec
 
 Plant = Callable[[Stages, GlobalBatch], Stages]
 

@@ -27,7 +27,7 @@ class SmallModel(nn.Module):
         hidden = self.embedding(input_ids)
         query, key, value = self.mixed(hidden).chunk(3, dim=-1)
         scores = query @ key.transpose(1, 2) / WIDTH**0.5
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         mixed = scores.masked_fill(later, -torch.inf).softmax(dim=-1) @ value
         return SimpleNamespace(logits=self.head(hidden + mixed))
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from support.planted_drifts import PLANTED, batch_for, planted_case
 
 ROUNDING = "rounding only"

@@ -1,0 +1,35 @@
+"""Ranks, places and errors in words, as every blame says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.status import Phase, RankStatus
+
+Statuses = Mapping[int, RankStatus]
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def missing(statuses: Statuses, ranks: int) -> tuple[int, ...]:
+    return tuple(rank for rank in range(ranks) if rank not in statuses)
+
+
+def place_of(status: RankStatus) -> str:
+    return in_case(status.phase, case_name(status))
+
+
+def in_case(phase: Phase, case: str | None) -> str:
+    if case is None or phase in (Phase.START, Phase.READY):
+        return f"phase {phase}"
+    return f"case {case!r}" if phase is Phase.CASE else f"{phase} of case {case!r}"
+
+
+def case_name(status: RankStatus) -> str | None:
+    return None if status.case is None else status.case.name
+
+
+def named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
