@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from harness.run_config import RequestError
 from harness.snapshots.entry import Entry
 from reports import CaseResult, QuantityResult, Report, ReportFormatError
 
-MOST_SHOWN = 40
 SEVERITY = {
     "match": 0,
     "skipped": 1,
@@ -173,35 +171,3 @@ def _ranked(changes: Iterable[Change]) -> tuple[Change, ...]:
 
 def _shown(value: object) -> str:
     return "-" if value is None else str(value)
-
-
-def comparison_text(names: tuple[str, str], found: Comparison) -> str:
-    """Plain text: contract, environment, then numbers from the largest change down."""
-    lines = [f"A {names[0]}", f"B {names[1]}"]
-    for title, changes in (
-        ("contract", found.contract),
-        ("environment", found.environment),
-        ("numbers", found.numbers),
-    ):
-        lines += ["", f"{title}: {len(changes) or 'nothing'} changed"]
-        lines += [f"  {each.where}: {each.before} -> {each.after}" for each in changes[:MOST_SHOWN]]
-        if len(changes) > MOST_SHOWN:
-            lines.append(f"  and {len(changes) - MOST_SHOWN} more")
-    if found.one_sided:
-        lines += ["", *found.one_sided[:MOST_SHOWN]]
-    ends = {
-        0: f"the numbers agree in all {found.compared} shared places",
-        1: f"DRIFT: numbers differ ({found.compared} places were compared)",
-        3: "nothing could be compared: the two share no case with numbers",
-    }
-    return "\n".join([*lines, "", ends[found.status], ""])
-
-
-def comparison_json(names: tuple[str, str], found: Comparison) -> str:
-    """The same as JSON, every change included."""
-    parts = {
-        title: [vars(each) for each in getattr(found, title)] for title in ("contract", "environment", "numbers")
-    }
-    content = {"a": names[0], "b": names[1], "exit_status": found.status, "compared": found.compared, **parts,
-               "one_sided": list(found.one_sided)}  # fmt: skip
-    return json.dumps(content, indent=2) + "\n"

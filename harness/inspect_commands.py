@@ -80,13 +80,14 @@ def _revealed(
 
     from harness import reveal as revealing
     from harness.op_probes import ProbeShape
+    from harness.reveal_text import reveal_content, reveal_text
 
     torch.set_num_threads(1)
     found = revealing.reveal(settings.op, layouts, ProbeShape(*sizes), backend=settings.backend)
     if as_json:
-        text = json.dumps(revealing.reveal_content(settings.op, found), indent=2) + "\n"
+        text = json.dumps(reveal_content(settings.op, found), indent=2) + "\n"
     else:
-        text = revealing.reveal_text(settings.op, found)
+        text = reveal_text(settings.op, found)
     return text, revealing.reveal_status(found)
 
 
@@ -102,7 +103,8 @@ def compare(a: Path, b: Path, /, *, json: Switch = False) -> Answer:
     json
         Every change as JSON.
     """
-    from harness.compare import compare_subjects, comparison_json, comparison_text, load_subject
+    from harness.compare import compare_subjects, load_subject
+    from harness.comparison_text import comparison_json, comparison_text
 
     found = compare_subjects(load_subject(a), load_subject(b), (a, b))
     render = comparison_json if json else comparison_text

@@ -39,14 +39,14 @@ def hung_case(plan: Plan, outcome: LaunchOutcome) -> PlannedCase | None:
     return next((case for case in plan.cases if case.name == outcome.culprit.case), None)
 
 
-def look_again(plan: Plan, case: PlannedCase, request: LaunchRequest) -> SecondLook:
+def look_again(plan: Plan, case: PlannedCase, request: LaunchRequest, first: LaunchOutcome) -> SecondLook:
     """Run `case` alone as `request` ran the plan, in a directory below its own, with the same deadlines."""
     again = RunDir.create(request.rundir.path)
     again.write_plan(_only(plan, case).model_dump_json())
     outcome = launch(dataclasses.replace(request, rundir=again, env={**request.env, **CHECKED}))
     if outcome.kind is OutcomeKind.INTERRUPTED:
         return SecondLook(f"run once more, it was ended by {outcome.signal}", outcome.signal)
-    return SecondLook(f"run once more with every collective checked, {_words(outcome)}", outcome.signal)
+    return SecondLook(f"run once more with every collective checked, {_words(outcome, first)}", outcome.signal)
 
 
 def with_second_look(outcome: LaunchOutcome, second: SecondLook) -> LaunchOutcome:
@@ -62,11 +62,13 @@ def _only(plan: Plan, case: PlannedCase) -> Plan:
     return plan.model_copy(update={"cases": (alone,)})
 
 
-def _words(outcome: LaunchOutcome) -> str:
+def _words(outcome: LaunchOutcome, first: LaunchOutcome) -> str:
     if outcome.kind is OutcomeKind.FINISHED:
         return "the case ended well: what hung depends on timing, or on the cases before it"
     if mismatch := mismatch_of(outcome):
         return mismatch
+    if outcome.culprit is not None and outcome.culprit == first.culprit:
+        return "it hangs at the same place, and no collective differs"
     return outcome.culprit.reason if outcome.culprit is not None else "it could not be judged"
 
 

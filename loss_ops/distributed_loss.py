@@ -44,7 +44,9 @@ class DistributedGRPOLossOp:
         self.backend = backend
         self.launch = launch or {}
         self.on_collective = on_collective
-        self._agreed: set[tuple[int, int]] = set()
+        self.dispatch: dict[str, Any] = {}
+        # The groups are kept with their ids, which would otherwise be used again once a group is gone.
+        self._agreed: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._fingerprints: IdentityCache[str] = IdentityCache()
 
     def apply(
@@ -107,7 +109,7 @@ class DistributedGRPOLossOp:
         with torch.no_grad():
             inputs, state = RealRanks(tp, dp, self.on_collective).run(program)
         if fixed is None:
-            self._agreed.add(key)
+            self._agreed[key] = (tp, dp)
         loss = attach_gradient(policy_local_logits, inputs, state, self.stages)
         return self._result(state, loss, self._provenance(contract, place))
 
@@ -129,6 +131,7 @@ class DistributedGRPOLossOp:
 
     def _provenance(self, contract: GRPOLossContract, sharding: ShardingSpec) -> dict[str, Any]:
         return {
+            **self.dispatch,
             "op": "grpo_loss",
             "backend": self.identity,
             "numeric_fingerprint": self._fingerprints.get((contract,), self._fingerprint),

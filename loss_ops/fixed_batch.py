@@ -7,7 +7,6 @@ of its sequences gets the same bits however the rank's sequences are cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,10 +18,7 @@ from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, agreement, check_active
 from loss_ops.gather import Gather, Gathered, Program, Request, ResultT
 from loss_ops.loss_call import LossCall
-from loss_ops.loss_program import total_loss
-from loss_ops.normalizer import normalization
-from loss_ops.result import ClipCounts, GRPOLossResult
-from loss_ops.scalars import Scalars
+from loss_ops.result import GRPOLossResult
 
 ACTIVE_COLUMN = 2
 """Where `sequence_totals.pack` puts a sequence's active tokens."""
@@ -181,47 +177,3 @@ def fix_batch(call: LossCall, checks: Checks | None = None) -> Program[FixedBatc
     if wanted.validate == "full":
         check_active(fixed.active_tokens_B)
     return fixed
-
-
-def collect(fixed: FixedBatch, parts: Sequence[Part]) -> Program[GRPOLossResult]:
-    """The result of the whole batch from all parts of all ranks; its loss carries no gradient.
-
-    Gathers per-sequence totals over DP; sequences of the batch are folded by halves, as in one call. Raises
-    InputError when the parts do not cover the rank's sequences once.
-    """
-    ordered = sorted(parts, key=lambda part: part.start)
-    _check_cover(ordered, fixed.rows)
-    sizes = tuple(stop - start for start, stop in fixed.call.sharding.sequence_shard_bounds)
-    totals = yield Gather("dp", torch.cat([_own_totals(part) for part in ordered]), sizes, "sequence totals")
-    counts = [part.result.clip_counts for part in ordered]
-    clips = torch.stack([torch.stack((each.low, each.high)) for each in counts])
-    counted = yield Gather("dp", clips.sum(dim=0, keepdim=True), (1,) * len(sizes), "clip counts")
-    policy_B, kl_B = torch.cat(totals).unbind(dim=1)
-    low, high = torch.cat(counted).sum(dim=0).unbind()
-    norm = normalization(fixed.active_tokens_B, fixed.contract)
-    scalars = Scalars(norm.scalar(policy_B), norm.scalar(kl_B), norm.weight_B)
-    first = ordered[0].result
-    return GRPOLossResult(
-        loss=total_loss(scalars, fixed.contract.objective.beta),
-        policy_loss=scalars.policy_loss,
-        kl=scalars.kl,
-        per_sequence_policy=policy_B,
-        per_sequence_kl=kl_B,
-        per_sequence_active_tokens=fixed.active_tokens_B,
-        advantages=first.advantages,
-        clip_counts=ClipCounts(low, high, low + high, fixed.active_tokens_B.sum()),
-        provenance={**first.provenance, "parts": len(ordered)},
-    )
-
-
-def _own_totals(part: Part) -> Tensor:
-    rows = slice(part.start, part.stop)
-    return torch.stack((part.result.per_sequence_policy[rows], part.result.per_sequence_kl[rows]), dim=1)
-
-
-def _check_cover(parts: Sequence[Part], rows: tuple[int, int]) -> None:
-    edges = [rows[0], *(part.stop for part in parts)]
-    starts = [*(part.start for part in parts), rows[1]]
-    if edges != starts:
-        got = ", ".join(f"[{part.start}, {part.stop})" for part in parts) or "no part"
-        raise InputError(Problem("input.part", "parts", f"parts that cover [{rows[0]}, {rows[1]}) once", got))

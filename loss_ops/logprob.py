@@ -50,12 +50,14 @@ def merge(
     """Log-softmax of the taken token: (selected - max) - log(sum), float32.
 
     Order: tile sums are rescaled to the global maximum and folded by halves over tiles in vocabulary order. The
-    selected logit is taken from the rank that owns the column, never added.
+    selected logit is taken from the rank that owns the column, never added. An id that is no real column has no
+    probability: it gives NaN, which no reduction hides.
     """
     largest = max_KN.amax(dim=0)
     reference = torch.where(largest == -torch.inf, 0.0, largest)
     log_sum = fold_sum(sum_KN * (max_KN - reference).exp(), dim=0).log()
-    selected = selected_PN.gather(0, owner_rank(action_ids_N, shard)[None])[0]
+    known = (action_ids_N >= 0) & (action_ids_N < shard.real_vocab_size)
+    selected = torch.where(known, selected_PN.gather(0, owner_rank(action_ids_N, shard)[None])[0], torch.nan)
     return Logprobs((selected - reference) - log_sum, reference, log_sum)
 
 

@@ -123,7 +123,10 @@ class KernelRegistry:
             refusal = each.capabilities.refusal(device, dtype, explicit=wanted is not None)
             if refusal is None:
                 provenance = {"op": op, "backend": each.name, "device": device, "refused": refusals}
-                return Dispatched(each.load(), provenance)
+                loaded = each.load()
+                if hasattr(loaded, "dispatch"):
+                    loaded.dispatch = provenance
+                return Dispatched(loaded, provenance)
             refusals[each.name] = refusal
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
         raise _refused("backend", f"a backend of {op} for {device} and {dtype or 'any dtype'}", reasons)

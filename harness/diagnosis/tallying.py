@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.diagnosis.bins import Bins, Cells, width_for
+from harness.diagnosis.binning import bins_of, cells_of
+from harness.diagnosis.bins import Bins
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.tally import Moments, Tally, merge_groups, merge_moments, tolerance
 
@@ -160,10 +161,10 @@ class Tallying:
     def _places(self, rows: Tensor) -> dict[str, Any]:
         sequences, length, columns = self.shape
         start = self.origin[0]
-        found: dict[str, Any] = {"sequence": _bins(rows.sum(1), start, length * columns)}
+        found: dict[str, Any] = {"sequence": bins_of(rows.sum(1), start, length * columns)}
         if length > 1 or columns > 1:
-            found["token"] = _bins(rows.sum(0), 0, sequences * columns)
-            found["cells"] = _cells(rows.cpu(), start)
+            found["token"] = bins_of(rows.sum(0), 0, sequences * columns)
+            found["cells"] = cells_of(rows.cpu(), start)
         if columns > 1 and self.frame:
             found["tile"] = self._tile_bins(sequences * length)
         return found | self._framed(rows, start, start + sequences)
@@ -172,7 +173,7 @@ class Tallying:
         first, last = self.origin[2], self.origin[2] + self.shape[2]
         numbers = range(first // self.tile, first // self.tile + len(self.tiles))
         widths = [min(last, (n + 1) * self.tile) - max(first, n * self.tile) for n in numbers]
-        return _bins(self.tiles, numbers[0], torch.tensor(widths) * slots)
+        return bins_of(self.tiles, numbers[0], torch.tensor(widths) * slots)
 
     def _framed(self, rows: Tensor, start: int, stop: int) -> dict[str, Any]:
         if self.frame is None:
@@ -204,27 +205,3 @@ def _moments(values: Tensor, base: float) -> Moments:
         low=base + float(values.min()),
         high=base + float(values.max()),
     )
-
-
-def _bins(counts: Tensor, start: int, elements: int | Tensor) -> Bins:
-    """Bins of a count for each of the indices from `start` on, each standing for so many elements."""
-    held = counts.cpu()
-    width = width_for(start, start + len(held))
-    place = (torch.arange(len(held)) + start) // width
-    place -= start // width
-    total = int(place[-1]) + 1
-    sizes = torch.zeros(total, dtype=torch.int64)
-    sizes.index_add_(0, place, elements if isinstance(elements, Tensor) else torch.full_like(held, elements))
-    summed = torch.zeros(total, dtype=torch.int64).index_add_(0, place, held)
-    return Bins(width=width, first=start // width, counts=tuple(summed.tolist()), sizes=tuple(sizes.tolist()))
-
-
-def _cells(rows_ST: Tensor, start: int) -> Cells:
-    sequences, length = rows_ST.shape
-    tall, wide = width_for(start, start + sequences), width_for(0, length)
-    place = (torch.arange(sequences) + start) // tall - start // tall
-    narrow = torch.zeros(int(place[-1]) + 1, length, dtype=torch.int64).index_add_(0, place, rows_ST)
-    column = torch.arange(length) // wide
-    cells = torch.zeros(len(narrow), int(column[-1]) + 1, dtype=torch.int64).index_add_(1, column, narrow)
-    rows = tuple(tuple(row) for row in cells.tolist())
-    return Cells(sequence_width=tall, token_width=wide, first=start // tall, rows=rows)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from harness.diagnosis.causes import factor_causes, offset_causes
 from harness.diagnosis.patterns import Fit, Pattern, fit, fit_offset, is_constant_factor
-from harness.diagnosis.stage_order import FirstStage, first_stage, in_order
+from harness.diagnosis.stage_order import NAMES, STAGE_PREFIX, FirstStage, first_stage, in_order
 from harness.diagnosis.tally import Tally, merge
 from harness.diagnosis.whereabouts import Whereabouts, whereabouts
 from harness.drift import Drift
@@ -54,7 +54,7 @@ class Evidence:
     def fit(self) -> Fit:
         """The pattern of the quantity."""
         if self.tally is None:
-            return Fit(Pattern.UNKNOWN)
+            return Fit(Pattern.UNKNOWN, detail=self._shapes())
         if self.name == "token_logp" and (offset := fit_offset(self.tally.gross or self.tally)) is not None:
             return offset
         found = fit(self.tally)
@@ -62,6 +62,11 @@ class Evidence:
             words = ", ".join(f"{factor:.6g} on dp {dp}" for dp, factor in sorted(factors.items()))
             return Fit(Pattern.RANK_FACTOR, detail=f": {words}")
         return found
+
+    def _shapes(self) -> str:
+        """What stands in for a pattern where tensors of different shapes or dtypes were not compared."""
+        odd = [drift for _, drift in self.drifted if drift.first is None]
+        return f": expected {odd[0].expected}, got {odd[0].got}" if odd else ""
 
     def _rank_factors(self) -> dict[int, float]:
         """A constant factor of each DP rank's part; nothing where a part has none."""
@@ -99,7 +104,8 @@ def diagnose(evidence: Mapping[str, Evidence], layout: Place) -> Diagnosis | Non
     likely = _likely(found, layout)
     return Diagnosis(
         pattern=found.pattern.value,
-        words=_words(main.name, found, where, stage) + (f" (likely {' or '.join(likely)})" if likely else ""),
+        words=_words(_shown(main.name), found, where, stage)
+        + (f" (likely {' or '.join(likely)})" if likely else ""),
         stage=stage.name if stage else None,
         inputs=stage.inputs if stage else (),
         unseen=stage.unseen if stage else (),
@@ -132,6 +138,11 @@ def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage |
     if stage.inputs:
         return f"{words}; first stage to differ: {stage.name}, while {_listed(stage.inputs)} agree"
     return f"{words}; first stage to differ: {stage.name}"
+
+
+def _shown(name: str) -> str:
+    """A stage by its name, a quantity by its own."""
+    return NAMES[name] if name.startswith(STAGE_PREFIX) and name in NAMES else name
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.snapshots.check import Checked, case_of
+from harness.snapshots.cases import case_of
+from harness.snapshots.check import Checked
 from reports import Report
 
 

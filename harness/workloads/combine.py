@@ -55,7 +55,7 @@ class GradientSum:
         parts = []
         for start in range(0, nodes[0].numel(), BUCKET):
             parts.append((yield from self._bucket([node[start : start + BUCKET] for node in nodes])))
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _bucket(self, nodes: list[Tensor]) -> TrainingProgram[Tensor]:
         """Each rank adds up its share of the elements from all ranks' nodes, then the shares are gathered."""
@@ -63,7 +63,9 @@ class GradientSum:
         sizes = [stop - start for start, stop in shares]
         keys = [nodes_of(start, stop, self.bounds[-1][1]) for start, stop in self.bounds]
         mine = sizes[self.place.rank]
-        sent = torch.cat([node[start:stop] for start, stop in shares for node in nodes])
+        # A single node lies in the order of its shares already.
+        pieces = [node[start:stop] for start, stop in shares for node in nodes]
+        sent = nodes[0] if len(nodes) == 1 else torch.cat(pieces)
         received = yield Exchange(
             sent, tuple(len(nodes) * size for size in sizes), tuple(len(each) * mine for each in keys)
         )

@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, ShardingSpec, even_bounds
-from harness.workloads.allocation import Allocator, make_allocator
-from harness.workloads.answer_sampling import Ask, sample_block
+from grpo_contract import GRPOLossContract, ShardingSpec
+from harness.workloads.allocation import make_allocator
 from harness.workloads.fixed_shape import answer_logits
 from harness.workloads.language_model import LoadedModel
+from harness.workloads.language_rollout import Sampled, Sampling, sample_rounds
 from harness.workloads.ranks import Place, TrainingProgram
 from harness.workloads.token_task import TokenTask, cloze_task
 from harness.workloads.training import Rollout
 from loss_ops import kernel_registry
 from loss_ops.fixed_batch import Part
-from loss_ops.gather import Gather
 from loss_ops.vocab_logprob import VocabParallelLogprobOp
 
 
@@ -37,14 +36,6 @@ class LanguageSettings:
     learning_rate: float = 1e-5
     reduction: dict[str, Any] = field(default_factory=dict)
     backend: str | None = None
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Which prompt each sequence answers, and what it earned: [B] float32."""
-
-    prompts: tuple[int, ...]
-    rewards_B: Tensor
 
 
 class LanguageWorkload:
@@ -92,51 +83,13 @@ class LanguageWorkload:
 
     def rollout(self, update: int, place: Place) -> TrainingProgram[Rollout]:
         """Rounds of the allocator; each rank samples its blocks of a round, then all know all answers."""
-        prompts = len(self.task.prompts)
-        allocator = make_allocator(self.settings.allocator, prompts, self.settings.samples)
-        answers: list[list[Tensor]] = [[] for _ in range(prompts)]
-        while not allocator.done:
-            asks = _asks(allocator)
-            sampled = yield from self._round(asks, update, place)
-            earned = self._rewards(asks, sampled)
-            for prompt, count in allocator.requests():
-                rows = [row for row, ask in enumerate(asks) if ask[0] == prompt]
-                assert len(rows) == count
-                answers[prompt] += sampled[rows].unbind()
-                allocator.observe(prompt, [earned[row] for row in rows])
-            allocator.refine()
-        return self._rollout(answers)
-
-    def _round(self, asks: list[Ask], update: int, place: Place) -> TrainingProgram[Tensor]:
-        """[n, T + 1] answers and lengths of a round, in the order of `asks`."""
-        blocks = [asks[start : start + self.block] for start in range(0, len(asks), self.block)]
-        shares = even_bounds(len(blocks), place.degree)
-        own = [
-            sample_block(self.model, self.task, block, seed=self.settings.seed, update=update)
-            for block in blocks[slice(*shares[place.rank])]
-        ]
-        none = torch.zeros(0, self.task.max_new_tokens + 1, dtype=torch.int64, device=self.device)
-        sizes = tuple(sum(map(len, blocks[start:stop])) for start, stop in shares)
-        return torch.cat((yield Gather("dp", torch.cat([none, *own]), sizes, "answers")))
-
-    def _rewards(self, asks: list[Ask], sampled: Tensor) -> list[float]:
-        """Every rank judges every answer: a reward is a function of prompt and tokens."""
-        rows = sampled.tolist()
-        return [
-            self.task.reward(prompt, tuple(row[: row[-1]])) for (prompt, _), row in zip(asks, rows, strict=True)
-        ]
-
-    def _rollout(self, answers: list[list[Tensor]]) -> Rollout:
-        edges = [0]
-        for each in answers:
-            edges.append(edges[-1] + len(each))
-        stacked = torch.stack([row for each in answers for row in each])
-        ids, lengths = stacked[:, :-1], stacked[:, -1:]
+        settings = self.settings
+        allocator = make_allocator(settings.allocator, len(self.task.prompts), settings.samples)
+        sampling = Sampling(self.model, self.task, self.block, settings.seed, update)
+        sampled = yield from sample_rounds(sampling, allocator, place)
+        ids, lengths = sampled.answers[:, :-1], sampled.answers[:, -1:]
         mask = torch.arange(ids.shape[1], device=ids.device)[None] < lengths
-        prompts = tuple(prompt for prompt, each in enumerate(answers) for _ in each)
-        earned = self._rewards([(prompt, 0) for prompt in prompts], stacked)
-        rewards = torch.tensor(earned, dtype=torch.float32, device=ids.device)
-        return Rollout(self.contract(tuple(edges)), ids, mask, Sampled(prompts, rewards))
+        return Rollout(self.contract(sampled.group_boundaries), ids, mask, sampled)
 
     def rewards(self, rollout: Rollout, start: int, stop: int) -> Tensor:
         """What these sequences earned."""
@@ -245,12 +198,3 @@ class LanguageWorkload:
 
     def _blocks(self, start: int, stop: int) -> list[tuple[int, int]]:
         return [(each, min(each + self.block, stop)) for each in range(start, stop, self.block)]
-
-
-def _asks(allocator: Allocator) -> list[Ask]:
-    """The samples of a round, prompt by prompt, numbered on from earlier rounds."""
-    return [
-        (prompt, allocator.counts[prompt] + index)
-        for prompt, count in allocator.requests()
-        for index in range(count)
-    ]

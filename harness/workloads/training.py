@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, InputError, Problem, ShardingError, ShardingSpec, even_bounds
+from grpo_contract import GRPOLossContract, InputError, Problem
+from harness.workloads.blocks import block_bounds, part_bounds, sharding_of
 from harness.workloads.combine import Combine, GradientSum
 from harness.workloads.mistakes import Mistake, mistaken
 from harness.workloads.ranks import Place, TrainingProgram
 from loss_ops.checked_program import Checks
-from loss_ops.fixed_batch import FixedBatch, Part, collect, fix_batch, rank_call
+from loss_ops.collect_parts import collect
+from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, rank_call
 from loss_ops.result import GRPOLossResult
 
 
@@ -178,42 +179,3 @@ def _filled(rewards: Tensor, count: int) -> Tensor:
     return (
         rewards if missing <= 0 else torch.cat((rewards.float(), rewards.new_full((missing,), torch.nan).float()))
     )
-
-
-def num_blocks(contract: GRPOLossContract, block: int) -> int:
-    """Blocks of the batch; the last may be short."""
-    return -(-contract.geometry.num_sequences // block)
-
-
-def block_bounds(contract: GRPOLossContract, block: int, place: Place) -> tuple[tuple[int, int], ...]:
-    """The blocks of each DP rank, as even as they go."""
-    return even_bounds(num_blocks(contract, block), place.degree)
-
-
-def sharding_of(contract: GRPOLossContract, block: int, place: Place) -> ShardingSpec:
-    """This rank's place: whole blocks of sequences, all columns. Raises ShardingError when blocks are too few."""
-    return _sharding(contract.geometry.num_sequences, contract.logprob.padded_vocab_size, block, place)
-
-
-@lru_cache(maxsize=256)
-def _sharding(sequences: int, columns: int, block: int, place: Place) -> ShardingSpec:
-    blocks = -(-sequences // block)
-    if place.degree > blocks:
-        expected = f"1 to {blocks}, the number of blocks of {block} sequences"
-        raise ShardingError(Problem("sharding.degree", "dp_degree", expected, str(place.degree)))
-    bounds = even_bounds(blocks, place.degree)
-    return ShardingSpec(
-        dp_rank=place.rank,
-        dp_degree=place.degree,
-        vocab_shard_bounds=((0, columns),),
-        sequence_shard_bounds=tuple((a * block, min(b * block, sequences)) for a, b in bounds),
-    )
-
-
-def part_bounds(start: int, stop: int, micro_batch: int | None, block: int) -> list[tuple[int, int]]:
-    """Parts of a rank's sequences: `micro_batch` each, whole blocks; the last may be short."""
-    size = stop - start if micro_batch is None else micro_batch
-    if size % block and micro_batch is not None:
-        expected = f"a multiple of the block of {block} sequences"
-        raise InputError(Problem("input.micro_batch", "micro_batch", expected, str(micro_batch)))
-    return [(each, min(each + size, stop)) for each in range(start, stop, size)]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare import compare_subjects, comparison_json, comparison_text, load_subject
+from harness.compare import compare_subjects, load_subject
+from harness.comparison_text import comparison_json, comparison_text
 from harness.inspect_commands import compare
 from harness.run_config import RequestError
 from reports import CaseResult, Layout, QuantityResult, Report

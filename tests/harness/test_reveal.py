@@ -9,7 +9,8 @@ from torch import Tensor
 
 from harness.op_probes import ProbeShape
 from harness.probes import absorption, opposite
-from harness.reveal import Revealed, reveal, reveal_content, reveal_status, reveal_text
+from harness.reveal import Revealed, reveal, reveal_status
+from harness.reveal_text import reveal_content, reveal_text
 from harness.sum_trees import (
     NotRevealedError,
     Tree,

@@ -11,7 +11,8 @@ from grpo_contract import InputError
 from harness.request import plan_for
 from harness.run_config import RunConfig
 from harness.snapshots import store
-from harness.snapshots.check import State, case_of, check_entries
+from harness.snapshots.cases import case_of
+from harness.snapshots.check import State, check_entries
 from harness.snapshots.digests import BLOCK, differing_blocks, digest_of
 from harness.snapshots.obtain import Obtained, obtain
 from harness.snapshots.report import snapshot_report

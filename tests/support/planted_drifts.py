@@ -43,6 +43,10 @@ def factor(value: float) -> Plant:
     return gradient_fault(lambda good, _slots, _place: good * value)
 
 
+def of_its_own(good: Tensor, _slots, place) -> Tensor:
+    return good * (1.25 + place.dp_rank)
+
+
 def on_last_rank(good: Tensor, _slots, place) -> Tensor:
     last = place.tp_rank == place.tp_degree - 1 and place.dp_rank == place.dp_degree - 1
     noise = torch.rand(good.shape, generator=torch.Generator().manual_seed(3))
@@ -155,6 +159,7 @@ PLANTED = {
     "gradient times 2": Planted(factor(2.0), "constant factor"),
     "gradient times 1 / 3": Planted(factor(1 / 3), "constant factor"),
     "gradient times 1.001": Planted(factor(1.001), "constant factor"),
+    "a factor of each rank's own": Planted(gradient_fault(of_its_own), "a factor per rank", dp=True),
     "whole vocabulary as a shard": Planted(log_tp, "constant offset", tp=True),
     "last rank's shard": Planted(gradient_fault(on_last_rank), "only some ranks", tp=True),
     "one sequence": Planted(on_one_sequence, "only some sequences"),

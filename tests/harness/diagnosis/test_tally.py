@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness import comparison
 from harness.comparison import compare
@@ -155,3 +156,36 @@ def test_merged_bins_keep_the_sum_and_the_bound(parts: list[tuple[int, int, list
     joined = merge_cells(cells)
     assert sum(map(sum, joined.rows)) == sum(merged.counts)
     assert len(joined.rows) <= MOST
+
+
+class LargestNew(TorchDispatchMode):
+    """Notes the size of the largest storage that any operation makes anew."""
+
+    def __init__(self, *given: Tensor) -> None:
+        super().__init__()
+        self.known = {each.untyped_storage().data_ptr() for each in given}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Tensor) and each.untyped_storage().data_ptr() not in self.known:
+                self.bytes = max(self.bytes, each.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("drift", ["none", "one element", "every element"])
+def test_nothing_of_the_tensors_own_size_is_made(drift: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.randn(16, 16, 256)
+    expected, got = whole[4:, :, 64:], whole[4:, :, 64:].clone()
+    if drift == "one element":
+        got[11, 15, 7] += 1
+    elif drift == "every element":
+        got.mul_(2)
+    chunk = 768
+    monkeypatch.setattr(comparison, "CHUNK", chunk)
+    with LargestNew(whole, got) as seen:
+        found = compare("grad_policy_logits", expected, got, (4, 0, 64), sharded=True)
+    assert found.mismatched == {"none": 0, "one element": 1, "every element": got.numel()}[drift]
+    slots = 12 * 16
+    assert seen.bytes <= 8 * max(chunk, slots) < got.untyped_storage().nbytes() / 20

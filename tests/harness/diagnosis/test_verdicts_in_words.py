@@ -3,7 +3,11 @@
 import random
 
 import pytest
+import torch
 
+from harness.comparison import compare
+from harness.diagnosis.verdict import diagnose, gather_evidence
+from reports import Report
 from support.planted_drifts import PLANTED, batch_for, planted_case
 
 ROUNDING = "rounding only"
@@ -49,3 +53,50 @@ def test_mixtures_are_told_apart_and_none_is_called_rounding_that_is_not() -> No
         if pattern not in expected:
             wrong.append((seed, names, layout, pattern, found.diagnosis and found.diagnosis.words))
     assert len(wrong) <= 0.05 * len(MIXTURES), wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "words"),
+    [
+        ("gradient times 2", (2, 2), "dp size 2"),
+        ("gradient times 2", (2, 3), "tp size 2"),
+        ("gradient times 1 / 3", (2, 3), "averaged over DP"),
+        ("gradient times 2", (1, 3), "accumulation: 2 steps"),
+        ("whole vocabulary as a shard", (2, 1), "log of tp size 2: the whole vocabulary fed as a shard"),
+        ("two sequences swapped", (1, 2), "0 and 5 swapped"),
+        ("last rank's shard", (2, 2), "only rank tp=1 dp=1's shard"),
+        ("masked slots", (1, 2), "only masked slots in grad_policy_logits"),
+        ("a NaN", (1, 2), "non-finite, first at ["),
+        (
+            "sample std",
+            (1, 2),
+            "sample where population is expected): factor 0.707107 in groups of 2, 0.866025 in groups of 4",
+        ),
+    ],
+)
+def test_the_sentence_names_cause_and_place(name: str, layout: tuple[int, int], words: str) -> None:
+    found = planted_case([PLANTED[name].plant], batch_for([name]), layout).diagnosis
+    assert found is not None
+    assert words in found.words
+
+
+def test_another_shape_is_said() -> None:
+    drift = compare("advantages", torch.zeros(2), torch.zeros(3))
+    found = diagnose(gather_evidence([((0, 0), [drift])]), (1, 1))
+    assert found is not None
+    assert found.words.startswith("no known pattern: expected [2] float32, got [3] float32 in advantages")
+
+
+def test_histogram_shares_and_heat_map_reach_the_report() -> None:
+    case = planted_case([PLANTED["last rank's shard"].plant], batch_for([]), (2, 3))
+    (quantity,) = case.drifted
+    assert sum(quantity.ulp_histogram) == quantity.mismatched
+    assert quantity.shares is not None
+    assert [(each.tp, each.dp, each.mismatched > 0) for each in quantity.shares.rank] == [
+        (t, d, (t, d) == (1, 2)) for d in range(3) for t in range(2)
+    ]
+    for axis in ("sequence", "token", "tile"):
+        assert sum(each.mismatched for each in getattr(quantity.shares, axis)) == quantity.mismatched
+    assert quantity.heat_map is not None
+    assert sum(map(sum, quantity.heat_map.rows)) == quantity.mismatched
+    assert Report.from_json(Report.assemble(cases=[case]).to_json()).cases[0] == case

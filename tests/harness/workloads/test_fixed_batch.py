@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, ShardingSpec
+from loss_ops.collect_parts import collect
 from loss_ops.distributed_loss import DistributedGRPOLossOp
-from loss_ops.fixed_batch import FixedBatch, Part, collect, fix_batch, part_sharding, rank_call
+from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, part_sharding, rank_call
 from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
 from loss_ops.virtual_ranks import run_virtual

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, ShardingError
+from harness.workloads.blocks import part_bounds
 from harness.workloads.combine import Combine
 from harness.workloads.mistakes import Mistake
 from harness.workloads.ranks import Place, RealDriver
 from harness.workloads.tiny_training import TinyWorkload
-from harness.workloads.training import Recipe, Rollout, part_bounds, train
+from harness.workloads.training import Recipe, Rollout, train
 from support.training_runs import Digests, digests_by_rank, tiny
 
 NORMALIZERS = {
