@@ -12,6 +12,9 @@ from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.virtual_layout import run_layout
 from loss_ops.vocab_shard import VocabShard
+from oracle.cases import Case, load_cases
+from oracle.expect import mismatches
+from support.batches import as_actual, case_batch
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -203,3 +206,11 @@ def test_stage_by_stage_gives_the_bits_of_the_joined_program() -> None:
     apart = run_layout(batch, 1, 1, op=steps).quantities()
     drifted = [key for key, value in apart.items() if not same(value, joined[key])]
     assert not drifted
+
+
+@pytest.mark.parametrize("case", [case for case in load_cases() if case.expected], ids=lambda case: case.name)
+def test_case_files(case: Case) -> None:
+    batch = case_batch(case).to(torch.device("cuda"))
+    found = run_layout(batch, 1, 1, op=TritonDistributedGRPOLossOp()).quantities()
+    on_host = {name: value.cpu() for name, value in found.items()}
+    assert mismatches(case, as_actual(on_host)) == []

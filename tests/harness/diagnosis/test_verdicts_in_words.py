@@ -70,7 +70,7 @@ def test_mixtures_are_told_apart_and_none_is_called_rounding_that_is_not() -> No
         (
             "sample std",
             (1, 2),
-            "sample where population is expected): factor 0.707107 in groups of 2, 0.866025 in groups of 4",
+            "is expected): factor 0.707107 in groups of 2, 0.866025 in groups of 4",
         ),
     ],
 )
