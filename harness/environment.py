@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from grpo_contract import InputError
-from harness.differences import MOST_SHOWN, differences
+from harness.differences import differences, shown
 from harness.rundir import EXPECTED_ENVIRONMENT, RunDir, read_text
 
 RECORDED = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_ALLOW_TF32", "NVIDIA_TF32_OVERRIDE")
@@ -44,7 +44,7 @@ def check_environment(rundir: RunDir, found: Mapping[str, Any]) -> None:
     here = {"environment": json.loads(json.dumps(found))}
     problems = list(differences("input.environment", {"environment": json.loads(text)}, here))
     if problems:
-        raise InputError(problems[:MOST_SHOWN])
+        raise InputError(shown(problems))
 
 
 def device_name(device: torch.device) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from grpo_contract import Problem
 from harness.devices import Machine, this_machine
+from harness.identity import write_identity
 from harness.layouts import asks_for_degrees
 from harness.planned import Plan
-from harness.resume import prepare, request_for, write_identity
+from harness.resume import prepare, request_for
 from harness.run_config import MOST_RANKS, RequestError, RunConfig
 from harness.rundir import RunDir
 

@@ -66,7 +66,11 @@ def make_plan(
         stress=config.stress,
         batches=batches,
         cases=cases,
-        notes=(*_notes(ranks, layouts, device, cores), *_absent_faults(config, faults, layouts)),
+        notes=(
+            *_notes(ranks, layouts, device, cores),
+            *_stress_notes(config),
+            *_absent_faults(config, faults, layouts),
+        ),
     )
 
 
@@ -90,6 +94,15 @@ def _notes(ranks: int, layouts: Sequence[Layout], device: str, cores: int | None
     if all(layout == BASELINE for layout in layouts):
         notes.append("1x1 is the only layout: it shows that runs repeat, nothing about layouts")
     return tuple(notes)
+
+
+def _stress_notes(config: RunConfig) -> tuple[str, ...]:
+    """Why --stress shows nothing in this run, if it does not."""
+    if config.stress and config.virtual:
+        return ("--stress changes nothing for virtual ranks: one process takes all their steps in turn",)
+    if config.stress and config.repeat == 1:
+        return ("--stress disturbs repeats, and there is none: --repeat is 1",)
+    return ()
 
 
 def _error(problems: Sequence[Problem]) -> GRPOVerifyError:

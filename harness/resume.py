@@ -11,20 +11,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from grpo_contract import GRPOVerifyError, Problem
-from harness.code_version import code_digest, digest_of, op_digest
 from harness.devices import Machine
-from harness.differences import MOST_SHOWN, differences
+from harness.differences import shown
+from harness.identity import IDENTITY, Identity
 from harness.planned import Plan
 from harness.request import plan_for
 from harness.run_config import RunConfig
 from harness.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, MARKER, RunDir, read_text, write_atomic
 
-IDENTITY = "identity.json"
 KEPT = "kept from the run that was interrupted"
 REQUEST = RunConfig.model_fields.keys() - {"resume", "out", "format", "quiet", "color", "timeout", "dry_run"}
 """Settings that decide what a run is."""
@@ -35,28 +33,6 @@ class ResumeError(GRPOVerifyError):
 
     code = "resume"
     title = "cannot go on with this run"
-
-
-class Identity(BaseModel):
-    """What the results of a run depend on, beside the environment of its ranks."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    plan: Plan
-    code: str
-    op_code: str | None
-    captures: dict[str, str]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Identity:
-        """The identity of a run of `plan` by this code."""
-        paths = {name: batch.path for name, batch in plan.batches.items() if batch.path is not None}
-        captures = {name: _digest_or_why(path) for name, path in paths.items()}
-        return cls(plan=plan, code=code_digest(), op_code=op_digest(plan.op), captures=captures)
-
-    def differences(self, other: Identity) -> list[Problem]:
-        """What `other` has that this one has not; `--timeout` decides nothing and may differ."""
-        return list(differences("resume.differs", _content(self), _content(other)))
 
 
 @dataclass(frozen=True)
@@ -89,11 +65,6 @@ def request_for(config: RunConfig, machine: Machine | None = None) -> tuple[Plan
     return plan, earlier, config.out or earlier.out
 
 
-def write_identity(rundir: RunDir, plan: Plan) -> None:
-    """Leave in `rundir` what a later run needs to go on with it."""
-    write_atomic(rundir.path / IDENTITY, Identity.of(plan).model_dump_json())
-
-
 def earlier_run(folder: Path) -> Earlier:
     """The run in `folder`: a run directory, or a folder of --out, whose newest run it is.
 
@@ -118,7 +89,7 @@ def check_same(earlier: Earlier, plan: Plan) -> None:
     """Raise ResumeError naming everything in which a run of `plan` by this code would be another run."""
     problems = earlier.identity.differences(Identity.of(plan))
     if problems:
-        raise ResumeError(problems[:MOST_SHOWN])
+        raise ResumeError(shown(problems))
 
 
 def is_asked_anew(config: RunConfig) -> bool:
@@ -145,22 +116,6 @@ def prepare(rundir: RunDir, earlier: Earlier, plan: Plan) -> Plan:
             )
         }
     )
-
-
-def _digest_or_why(path: Path) -> str:
-    try:
-        return digest_of([path])
-    except OSError as error:
-        return f"unreadable: {error.strerror}"
-
-
-def _content(identity: Identity) -> dict[str, Any]:
-    """The identity with its cases by name, and without --timeout, which decides no result."""
-    content = identity.model_dump(mode="json")
-    plan = content["plan"]
-    del plan["timeout"]
-    plan["cases"] = {case.pop("name"): case for case in plan["cases"]}
-    return content
 
 
 def _marked(text: str) -> str:

@@ -13,12 +13,13 @@ from typing import Any
 from grpo_contract.errors import ERROR_CLASSES
 from grpo_contract.fingerprint import fingerprint
 from harness.batch_spec import CONTROL
+from harness.identity import write_identity
 from harness.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launch_request import LaunchRequest
 from harness.planned import Plan, PlannedCase
 from harness.recheck import hung_case, look_again, with_second_look
 from harness.report_file import full_disk, keep
-from harness.resume import Earlier, prepare, write_identity
+from harness.resume import Earlier, prepare
 from harness.rundir import ENVIRONMENT, RunDir, read_text
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 

@@ -73,7 +73,7 @@ class FixedBatch:
         `options` go to `op.apply` (tp_group, grad_scale, validate, and what else the op knows). No rank is asked
         over DP. Raises InputError when the sequences are not this rank's.
         """
-        part = self._part(policy_local_logits, start, ref_local_logits)
+        part = self.part_call(policy_local_logits, start, ref_local_logits)
         result = op.apply(
             policy_local_logits,
             part.action_ids,
@@ -88,7 +88,8 @@ class FixedBatch:
         )
         return Part(*part.sharding.sequence_shard, result)
 
-    def _part(self, logits: Tensor, start: int, reference: Tensor | None) -> LossCall:
+    def part_call(self, logits: Tensor, start: int, reference: Tensor | None) -> LossCall:
+        """The call of sequences [start, start + S), at its place in the finer layout."""
         own, length = self.call, self.contract.geometry.padded_seq_len
         stop = start + logits[..., 0].numel() // length
         first, last = self.rows

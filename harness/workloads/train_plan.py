@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from grpo_contract import TokenNormalizer
+from grpo_contract import Problem, TokenNormalizer
+from harness.devices import Machine, this_machine
 from harness.layouts import divisors
+from harness.run_config import RequestError
 from harness.workloads.train_settings import TrainSettings
 
 CONTROL_UPDATES = 3
@@ -49,6 +51,16 @@ def plan_training(settings: TrainSettings) -> TrainPlan:
         cases += _controls(settings)
     numbered = tuple(TrainCase.model_validate({"index": index, **case}) for index, case in enumerate(cases))
     return TrainPlan(ranks=settings.dp, device=settings.device, timeout=settings.timeout, cases=numbered)
+
+
+def check_device(settings: TrainSettings, machine: Machine | None = None) -> None:
+    """Raise RequestError when there is not one CUDA device for each rank that wants one."""
+    if settings.device != "cuda":
+        return
+    devices = (machine or this_machine()).cuda_devices
+    if settings.dp > devices:
+        expected = f"at most {devices}, the number of CUDA devices (--device is cuda)"
+        raise RequestError(Problem("request.dp", "--dp", expected, str(settings.dp)))
 
 
 def _controls(settings: TrainSettings) -> list[dict[str, Any]]:

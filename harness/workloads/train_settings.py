@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from harness.config_problems import from_pydantic, relocated
 from harness.run_config import RequestError, flag_name
 from reports.formats import RENDERERS
 
+LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "allocator")
 UPDATES = {"tiny": 100, "language-model": 2}
 
 
@@ -62,7 +64,7 @@ class TrainSettings(BaseModel):
             settings = cls(**given)
         except ValidationError as error:
             raise RequestError(from_pydantic(error, {name: flag_name(name) for name in given})) from None
-        problems = settings.problems()
+        problems = [*settings.problems(), *settings.unused(given)]
         if problems:
             raise RequestError(problems)
         return settings
@@ -77,6 +79,17 @@ class TrainSettings(BaseModel):
             expected = f"a multiple of --block {self.block}"
             found.append(Problem("request.micro_batch", "--micro-batch", expected, str(self.micro_batch)))
         return found
+
+    def unused(self, given: Iterable[str]) -> list[Problem]:
+        """Settings that were given and that this workload does not have."""
+        if self.workload == "language-model":
+            return []
+        expected = f"nothing (it belongs to language-model; --workload is {self.workload})"
+        found = [name for name in given if name in LANGUAGE_MODEL_ONLY]
+        return [
+            Problem(f"request.{name}", flag_name(name), expected, str(getattr(self, name)))
+            for name in sorted(found)
+        ]
 
     def reduction_fields(self) -> dict[str, Any]:
         """The contract fields of the reduction that were given."""

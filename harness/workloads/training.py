@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, InputError, Problem
+from grpo_contract import GRPOLossContract, GRPOVerifyError, InputError, Problem
+from harness.workloads.agreement import agree
 from harness.workloads.blocks import block_bounds, part_bounds, sharding_of
 from harness.workloads.combine import Combine, GradientSum
 from harness.workloads.mistakes import Mistake, mistaken
@@ -103,7 +104,8 @@ def train(
 ) -> TrainingProgram[None]:
     """Run `updates` (numbers from 1) as DP rank `place`; `on_update` is called after each.
 
-    Raises InputError, the same on every rank, for rewards that are not finite or missing and for empty answers.
+    Raises InputError, the same on every rank, for rewards that are not finite or missing, for empty answers, and
+    for values that overflowed on one rank.
     """
     for number in updates:
         on_update((yield from train_update(workload, number, place, recipe)))
@@ -131,7 +133,12 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
     parts: list[Part] = []
     for _ in range(recipe.passes):
         gradients = GradientSum(recipe.combine, blocks, place)
-        parts = _pass(workload, rollout, fixed, recipe, place, gradients)
+        error = None
+        try:
+            parts = _pass(workload, rollout, fixed, recipe, place, gradients)
+        except GRPOVerifyError as found:
+            error = found
+        yield from agree(error, place, rollout.action_ids_BT.device)
         workload.step((yield from gradients.combined()))
     return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0], rollout, call.old_logps)
 

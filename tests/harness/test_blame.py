@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.blame import Death, blame_death, blame_failure
+from harness.blame import Death, blame_death, blame_failure, is_effect
 from harness.blame_hang import blame_hang
 from harness.stacks import where
 from harness.status import CaseRef, Phase, RankError, RankStatus
@@ -145,6 +145,31 @@ def test_the_same_error_everywhere_is_told_once() -> None:
 
 def test_an_error_without_words_goes_by_its_code() -> None:
     assert blame_failure(said(failed(0, 1.0, "KeyError", ""), at(1))).reason.endswith("'seed 2x2': KeyError")
+
+
+def test_a_lost_connection_is_never_the_cause() -> None:
+    statuses = said(failed(0, 1.0, "RuntimeError", "Read error: Connection reset by peer"),
+                    failed(1, 2.0, "RuntimeError", "out of range"))  # fmt: skip
+    culprit = blame_failure(statuses)
+    assert culprit.ranks == (1,)
+    assert culprit.reason.endswith("RuntimeError: out of range")
+
+
+def test_our_own_words_about_sockets_are_no_effect() -> None:
+    assert not is_effect(failed(0, 1.0, "input", "socket timed out"))
+    assert is_effect(failed(0, 1.0, "DistNetworkError", "socket timed out"))
+
+
+def test_a_rank_that_refuses_alone_is_named_though_it_is_ahead() -> None:
+    alone = at(1, Phase.COMPARE, step=1, refusal="invalid input: rewards[0]: nan\nmore")
+    culprit = blame_hang(said(at(0, step=1), alone, at(2, step=1)), 3)
+    assert culprit.ranks == (1,)
+    assert culprit.reason == (
+        "rank 1 alone refused case 'seed 2x2' while ranks 0, 2 wait in collective 1: "
+        "invalid input: rewards[0]: nan"
+    )
+    everyone = said(*(at(rank, Phase.COMPARE, step=1 + rank, refusal="no") for rank in range(3)))
+    assert blame_hang(everyone, 3).ranks == (0,)
 
 
 def test_where_names_the_users_own_frame() -> None:

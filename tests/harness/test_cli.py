@@ -158,7 +158,8 @@ def test_the_exit_status_is_the_reports(call: Call, status: int) -> None:
         ),
         (
             ("shwo", "x"),
-            "command line: expected a command (run, show, config, ops) or a flag (did you mean show?), got 'shwo'",
+            "command line: expected a command (run, plan, show, config, ops, reveal, compare, snapshot, train) or "
+            "a flag (did you mean show?), got 'shwo'",
         ),
         (("--tp",), "--tp: expected a value, got nothing"),
         (("--controls",), "--controls: expected a value, got nothing"),

@@ -31,7 +31,7 @@ CHOSEN = (
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_ends_the_run_as_it_must(name: str, tmp_path: Path) -> None:
     fault = next(each for each in CATALOGUE if each.name == name)
-    ended = play(fault, tmp_path, timeout=TIMEOUT, forked=True, after=3.0)
+    ended = play(fault, tmp_path, timeout=TIMEOUT, forked=True, after=2.0)
     assert complaints(fault, ended, TIMEOUT) == [], ended.errors
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from grpo_contract import InputError
-from harness import resume
+from harness import identity
 from harness.environment import check_environment
+from harness.identity import write_identity
 from harness.planned import Plan
 from harness.request import plan_for
-from harness.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for, write_identity
+from harness.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
 from harness.run_config import RunConfig
 from harness.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, RunDir, write_atomic
 from support.machinery_faults import BEFORE, CATALOGUE, COMMAND, HARNESS, ROOT, play
@@ -62,7 +63,7 @@ def test_another_request_is_refused_with_what_differs(interrupted: Path) -> None
 
 
 def test_other_code_is_refused(interrupted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "code_digest", lambda: "f" * 64)
+    monkeypatch.setattr(identity, "code_digest", lambda: "f" * 64)
     with pytest.raises(ResumeError, match=r"code: expected .* as in the interrupted run, got ffff"):
         request_for(RunConfig(resume=interrupted))
 
@@ -99,7 +100,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_run_of_another_version_is_refused(interrupted: Path) -> None:
-    path = earlier_run(interrupted).rundir.path / resume.IDENTITY
+    path = earlier_run(interrupted).rundir.path / identity.IDENTITY
     path.write_text('{"plan": 1}')
     with pytest.raises(ResumeError, match="expected a run of this version"):
         earlier_run(interrupted)

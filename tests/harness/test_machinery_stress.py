@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in
 from harness.candidate import Groups, run_candidate
 from harness.ops import resolve
+from harness.request import plan_for
 from harness.run_config import RunConfig
 from harness.stress import LONGEST_SLEEP, other_timing
 from support.machinery_faults import CATALOGUE, play
@@ -74,3 +76,10 @@ def test_the_command_is_green_under_stress(tmp_path: Path, monkeypatch: pytest.M
     assert ended.status == 0, ended.errors
     plans = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/plan.json")]
     assert [plan["stress"] for plan in plans] == [True]
+
+
+@pytest.mark.parametrize(("settings", "words"), [({"repeat": 1}, "--repeat is 1"), ({"virtual": True}, "virtual")])
+def test_a_run_that_stress_cannot_disturb_says_so(settings: dict[str, Any], words: str) -> None:
+    plan = plan_for(RunConfig(tp=2, batch=("seed",), device="cpu", stress=True, **settings))
+    assert any(words in note for note in plan.notes if "--stress" in note)
+    assert not any("--stress" in note for note in plan_for(RunConfig(tp=2, batch=("seed",), device="cpu")).notes)

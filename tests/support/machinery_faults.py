@@ -142,33 +142,39 @@ class Ended:
 def play(
     fault: MachineryFault, folder: Path, *, timeout: float, forked: bool, after: float | None = None
 ) -> Ended:
-    """Run the command with `fault` in it. `after` seconds the parent gets the fault's signal."""
-    mark, stamp = uuid.uuid4().hex, folder / "stamp"
-    stamp.unlink(missing_ok=True)
+    """Run the command with `fault` in it; its signal comes `after` seconds after the parent starts its ranks."""
+    mark, stamp, told = uuid.uuid4().hex, folder / "stamp", folder / "stderr.txt"
     planted = {**fault.fault, "stamp": str(stamp)} if fault.fault else {}
     variables = {RUN: mark, "GRPO_TEST_FAULT": json.dumps(planted), **fault.variables}
     line = [sys.executable, str(HARNESS / "faulty_cli.py"), *(["--forked"] if forked else []), *COMMAND]
     started = time.time()
-    parent = subprocess.Popen(
-        [*line, "--timeout", str(timeout), "--out", str(folder / "out")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with told.open("w") as errors:
+        parent = subprocess.Popen(
+            [*line, "--timeout", str(timeout), "--out", str(folder / "out")],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
     if fault.signal is not None:
+        _await(told, "starting", started + START_SECONDS)
         time.sleep(after or 0.0)
         stamp.write_text(str(time.time()))
         parent.send_signal(fault.signal)
     try:
-        out, err = parent.communicate(timeout=START_SECONDS + fault.deadlines * (timeout + GRACE_SECONDS) + 60)
+        out, _ = parent.communicate(timeout=START_SECONDS + fault.deadlines * (timeout + GRACE_SECONDS) + 60)
     finally:
         parent.kill()
     ended = time.time()
     since = ended - float(stamp.read_text()) if stamp.exists() else None
     report = json.loads(out) if out.lstrip().startswith("{") else {}
-    return Ended(parent.returncode, report, ended - started, since, err, orphans(mark))
+    return Ended(parent.returncode, report, ended - started, since, told.read_text(), orphans(mark))
+
+
+def _await(file: Path, word: str, end: float) -> None:
+    while word not in file.read_text() and time.time() < end:
+        time.sleep(0.05)
 
 
 def orphans(mark: str) -> list[str]:

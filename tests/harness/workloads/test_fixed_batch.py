@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, ShardingSpec
+from loss_ops.checked_program import Checks, checked_program
 from loss_ops.collect_parts import collect
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, part_sharding, rank_call
+from loss_ops.loss_program import gradient_of
 from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
 from loss_ops.virtual_ranks import run_virtual
@@ -121,6 +124,31 @@ def test_parts_of_two_ranks_are_the_whole() -> None:
     results = run_virtual({(0, rank): collect(fixed[0, rank], found[rank][0]) for rank in range(2)})
     assert torch.equal(torch.cat([each[1] for each in found]), gradient)
     assert all(torch.equal(each.loss, expected.loss.detach()) for each in results.values())
+
+
+def test_a_part_of_a_sharded_vocabulary_is_the_whole() -> None:
+    batch, contract = drawn(), contract_of()
+    expected, gradient = whole(batch, contract)
+    places = [ShardingSpec.even(2, 1, rank=rank, contract=contract) for rank in range(2)]
+    calls = [
+        rank_call(
+            batch["ids"], batch["old"], batch["rewards"], contract=contract, sharding=place,
+            completion_mask=batch["mask"], group_sizes=(2, None),
+        )
+        for place in places
+    ]  # fmt: skip
+    fixed = run_virtual({(rank, 0): fix_batch(call) for rank, call in enumerate(calls)})
+    programs = {}
+    for rank, place in enumerate(places):
+        columns = slice(*place.vocab_shard)
+        part = fixed[rank, 0].part_call(batch["policy"][2:5, :, columns], 2, batch["reference"][2:5, :, columns])
+        program = checked_program(replace(part, group_sizes=(2, 3)), OP.stages, Checks(preflight=False))
+        programs[rank, 0] = fixed[rank, 0].answering(program, part.sharding)
+    outcomes = run_virtual(programs)
+    got = torch.cat([gradient_of(*outcomes[rank, 0], OP.stages).view(3, LENGTH, -1) for rank in range(2)], dim=2)
+    assert torch.equal(got, gradient[2:5])
+    for _, state in outcomes.values():
+        assert torch.equal(state.totals_B.policy[2:5], expected.per_sequence_policy[2:5])
 
 
 def test_a_part_normalized_by_itself_would_be_another_loss() -> None:

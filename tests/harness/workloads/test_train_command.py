@@ -11,10 +11,11 @@ import torch
 
 from harness.blame import Culprit
 from harness.cli import main
+from harness.devices import Machine
 from harness.launch import LaunchOutcome, OutcomeKind
 from harness.run_config import RequestError
 from harness.rundir import RunDir
-from harness.workloads.train_plan import TrainCase, plan_training
+from harness.workloads.train_plan import TrainCase, check_device, plan_training
 from harness.workloads.train_result import train_result
 from harness.workloads.train_run import make_report
 from harness.workloads.train_settings import TrainSettings
@@ -51,7 +52,14 @@ def test_controls_can_be_left_out() -> None:
         ({"workload": "gpt"}, "--workload: expected one of tiny, language-model, got gpt"),
         ({"workload": "language-model"}, "--model: expected a folder, a GGUF file or a hub name"),
         ({"normalizer": "length_power"}, "--alpha: expected a number"),
-        ({"micro_batch": "3", "block": "2"}, "--micro-batch: expected a multiple of --block 2, got 3"),
+        (
+            {"workload": "language-model", "model": "x", "micro_batch": "3", "block": "2"},
+            "--micro-batch: expected a multiple of --block 2, got 3",
+        ),
+        (
+            {"samples": "4"},
+            r"--samples: expected nothing \(it belongs to language-model; --workload is tiny\), got 4",
+        ),
         ({"format": "pdf"}, "--format: expected one of terminal"),
         ({"combine": "ring"}, "--combine: expected one of fixed_order, all_reduce, got ring"),
     ],
@@ -59,6 +67,13 @@ def test_controls_can_be_left_out() -> None:
 def test_wrong_requests_are_told_by_their_flag(flags: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         TrainSettings.of_flags(flags)
+
+
+def test_a_cuda_rank_needs_a_device_of_its_own() -> None:
+    settings = TrainSettings(dp=2, device="cuda")
+    check_device(settings, Machine(cores=2, cuda_devices=2, torch_has_cuda=True))
+    with pytest.raises(RequestError, match="--dp: expected at most 1, the number of CUDA devices"):
+        check_device(settings, Machine(cores=2, cuda_devices=1, torch_has_cuda=True))
 
 
 def test_every_problem_is_told_at_once() -> None:

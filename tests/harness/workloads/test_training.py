@@ -73,8 +73,11 @@ class Broken(TinyWorkload):
             rewards = rewards[: self.at - start]
         return rewards
 
-    def logprobs(self, rollout: Rollout, start: int, stop: int) -> Tensor:
-        return super().logprobs(rollout, start, stop)
+    def logits(self, rollout: Rollout, start: int, stop: int) -> Tensor:
+        found = super().logits(rollout, start, stop)
+        if start <= self.at < stop and self.fault == "overflow" and self.table.any():
+            found[self.at - start, 0] = torch.nan  # from the second pass on
+        return found
 
     def rollout(self, update: int, place: Place):  # type: ignore[no-untyped-def]
         found = yield from super().rollout(update, place)
@@ -88,6 +91,7 @@ class Broken(TinyWorkload):
     [
         ("nan", 30, r"rewards at \[30\]: expected a finite number"),
         ("missing", 45, r"rewards at \[45\]: expected a finite number"),
+        ("overflow", 40, r"policy log-probability at \[40, 0\]: expected a finite float32 value"),
         ("empty", 7, "completion_mask at sequence 7: expected at least one token, got none"),
     ],
 )
