@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from oracle.grpo import Array, OracleResult, OracleSettings, grpo_oracle
 
 CASES_DIR = Path(__file__).resolve().parents[1] / "data" / "cases"

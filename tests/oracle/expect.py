@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
 from oracle.cases import Case
 from oracle.grpo import Array
 

@@ -69,7 +69,7 @@ class OracleResult:
     grad: Float
 
 
-def grpo_oracle(  # noqa: PLR0917
+def grpo_oracle(
     policy_logits: Array,
     ref_logits: Array | None,
     action_ids: Array,

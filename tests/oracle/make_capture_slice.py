@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from oracle.capture import Capture, read_capture, sha256_of, write_capture
 from oracle.grpo import OracleResult, OracleSettings, grpo_oracle
 
