@@ -13,7 +13,7 @@ from loss_ops.gather import Gather
 
 def agree(error: GRPOVerifyError | None, place: Place, device: torch.device) -> TrainingProgram[None]:
     """Raise, on every rank alike, when a rank brings an error. Gathers one number over DP when none does."""
-    own = [] if error is None else [problem.to_dict() for problem in error.problems]
+    own = [] if error is None else [problem.to_dict() for problem in _problems(error)]
     data = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8).to(device)
     lengths = yield Gather("dp", torch.tensor([len(data)], device=device), (1,) * place.degree, "outcomes")
     sizes = tuple(int(length) for length in lengths)
@@ -22,3 +22,8 @@ def agree(error: GRPOVerifyError | None, place: Place, device: torch.device) -> 
     texts = yield Gather("dp", data, sizes, "problems")
     found = [Problem(**fields) for text in texts for fields in json.loads(text.cpu().numpy().tobytes())]
     raise error_from(found)
+
+
+def _problems(error: GRPOVerifyError) -> tuple[Problem, ...]:
+    """What an error lists, or the error itself as one problem."""
+    return error.problems or (Problem("input.training", "training", "no error", str(error)),)
