@@ -68,6 +68,8 @@ def _verdict(
     if apart:
         return Verdict.DRIFT, apart
     if comparison is None or comparison.parting is None:
+        if case.degree == 1:
+            return Verdict.INCONCLUSIVE, "one rank is the baseline itself: runs repeat, but no other was compared"
         return Verdict.MATCH, "equal to the bit" if case.mistake else None
     largest = max(tally.max_abs for tally in comparison.tallies.values())
     if case.mistake and largest <= ROUNDING:

@@ -125,6 +125,7 @@ def case_of(**fields: object) -> TrainCase:
     ("fields", "got", "verdict"),
     [
         ({}, 1.0, Verdict.MATCH),
+        ({"degree": 1}, 1.0, Verdict.INCONCLUSIVE),
         ({}, 1.0000001, Verdict.DRIFT),
         ({"expect": "caught"}, 1.0000001, Verdict.CAUGHT),
         ({"expect": "caught"}, 1.0, Verdict.MISSED),
