@@ -119,7 +119,8 @@ def _judge_fault(
         return Verdict.MISSED, f"none of {', '.join(must_show)} drifted, which this fault must move"
     if pattern and all(each.pattern != pattern for each in shown):
         return Verdict.MISSED, f"seen, but not as {pattern!r}: {shown[0].pattern or 'no pattern'}"
-    return Verdict.CAUGHT, f"seen in {', '.join(each.name for each in shown)}"
+    seen = f"seen in {', '.join(each.name for each in shown)}"
+    return Verdict.CAUGHT, f"{seen}: {pattern}" if pattern else seen
 
 
 def _quantity(parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float]) -> QuantityResult:
