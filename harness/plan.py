@@ -69,8 +69,22 @@ def make_plan(
         notes=(
             *_notes(ranks, layouts, device, cores),
             *_stress_notes(config),
+            *_unseen_orders(config, layouts),
             *_absent_faults(config, faults, layouts),
         ),
+    )
+
+
+def _unseen_orders(config: RunConfig, layouts: Sequence[Layout]) -> tuple[str, ...]:
+    """What two ranks on an axis cannot show of an op that brings its own collectives, and what would."""
+    if ":" not in config.op:
+        return ()
+    largest = {"tp": max(tp for tp, _ in layouts), "dp": max(dp for _, dp in layouts)}
+    return tuple(
+        f"two {axis.upper()} ranks have one order of addition: whether a collective of {config.op} adds in "
+        f"another order shows from three ranks on (such as --{axis} 4)"
+        for axis, degree in largest.items()
+        if degree == 2
     )
 
 

@@ -101,7 +101,7 @@ class RankRun:
             transport=self.plan.transport,
             power=self._power_of(case) if case.expect == "match" and not outcomes[0].error else {},
             must_show=fault.quantities if fault else (),
-            pattern=fault.pattern if fault else None,
+            pattern=fault.pattern_at(case.layout) if fault else None,
         )
         self.rundir.write_case(case.index, result.model_dump_json())
 

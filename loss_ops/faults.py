@@ -16,7 +16,8 @@ FaultKind = Literal["layout", "arithmetic", "disagreement"]
 class Fault:
     """One planted fault: the smallest layout (tp, dp) that can show it, and the quantities of which one must.
 
-    `pattern` is what the comparison must say of it, where it must say more than that bits differ. From
+    `pattern` is what the comparison must say of it, where it must say more than that bits differ; {tp} and
+    {dp} stand for the degrees. From
     `real_ranks_from` ranks on an axis the fault is the order of a real collective, which virtual ranks lack.
     """
 
@@ -27,6 +28,10 @@ class Fault:
     kind: FaultKind = "layout"
     pattern: str | None = None
     real_ranks_from: int | None = None
+
+    def pattern_at(self, layout: tuple[int, int]) -> str | None:
+        """The pattern with the degrees of `layout` (tp, dp) in their places."""
+        return None if self.pattern is None else self.pattern.format(tp=layout[0], dp=layout[1])
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -104,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
         (1, 2),
         ("grad_policy_logits",),
         "the gradient is multiplied by the DP degree",
-        pattern="constant factor 2",
+        pattern="constant factor {dp}",
     ),
     Fault(
         "totals_added_in_ring_order",

@@ -11,6 +11,7 @@ from reports.closing import closing_sentence, planted
 from reports.drifts import drift_blocks
 from reports.evidence import evidence_lines
 from reports.facts import facts
+from reports.fault_matrix import is_in_matrix, matrix_blocks
 from reports.faults import fault_blocks
 from reports.grouping import MAX_ROWS, group, listed, plural, rows_of
 from reports.ink import STYLES, Ink
@@ -33,7 +34,7 @@ def _blocks(report: Report, ink: Ink, quiet: bool) -> Iterator[RenderableType]:
         yield from _header(report, ink)
     for error in report.errors:
         yield ink.line(f"refused [{error.code}]: {error.message}", STYLES[Verdict.REFUSED])
-    ordinary = [case for case in report.cases if not case.expect.is_planted]
+    ordinary = [case for case in report.cases if not case.expect.is_planted and not is_in_matrix(case)]
     shown = [case for case in ordinary if case.verdict is not Verdict.SKIPPED]
     if shown and not quiet:
         yield from ("", case_table(rows_of(shown), ink))
@@ -43,6 +44,7 @@ def _blocks(report: Report, ink: Ink, quiet: bool) -> Iterator[RenderableType]:
     if not quiet or any(not is_seen(case) for case in planted(report)):
         yield from _planted(report, ink)
     if not quiet:
+        yield from matrix_blocks(report.cases, ink)
         yield from _skipped(ordinary, ink)
         yield ""
     yield ink.line(closing_sentence(report), f"bold {_closing_color(report)}")

@@ -106,12 +106,22 @@ def test_planted_faults_come_last_on_a_batch_and_a_contract_of_their_own() -> No
         "fault/beta_differs/2x1",
     ]
     assert [case.expect for case in planted] == ["caught"] * 3 + ["refused"]
-    assert result.notes == ("planted fault order_dependent needs layout 1x4; this run has 2 ranks",)
+    assert result.notes[-1] == "planted fault order_dependent needs layout 1x4; this run has 2 ranks"
     assert {(case.op, case.batch, case.seed) for case in planted} == {("grpo_loss", "control", 0)}
     assert result.batches["control"].contract == contract_for(CONTROL, RunConfig())
     assert result.batches["seed"].contract.objective.beta == 0
     assert result.batches["seed"].contract.logprob.num_vocab_tiles == 8
     assert result.ranks == 2
+
+
+def test_two_ranks_of_a_foreign_op_are_said_to_hide_an_order() -> None:
+    def notes(**settings: Any) -> list[str]:
+        found = plan(RunConfig(batch="seed", controls="off", **settings)).notes
+        return [note for note in found if "one order of addition" in note]
+
+    assert [note[:12] for note in notes(op="mine:op", tp=2, dp=2)] == ["two TP ranks", "two DP ranks"]
+    assert [note[:12] for note in notes(op="mine:op", tp=4, dp=2)] == ["two DP ranks"]
+    assert notes(tp=2, dp=2) == []
 
 
 def test_the_matrix_runs_each_fault_at_every_larger_layout_for_the_record() -> None:

@@ -98,7 +98,7 @@ def test_the_scaled_gradient_is_exactly_twice() -> None:
     good, bad = outcomes(fault, batch)
     ratio = bad.gradient[good.gradient != 0] / good.gradient[good.gradient != 0]
     assert (ratio.min().item(), ratio.max().item()) == (2.0, 2.0)
-    assert fault.pattern == "constant factor 2"
+    assert fault.pattern_at((1, 2)) == "constant factor 2"
 
 
 @pytest.mark.parametrize("layout", [(2, 1), (4, 1), (2, 2)])
