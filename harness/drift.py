@@ -10,6 +10,7 @@ from harness.diagnosis.tally import Tally
 class Drift(BaseModel):
     """A comparison on one rank; `mismatched` 0 means equal bits.
 
+    `nonzero` and `non_finite` count elements of the baseline: finite ones that are not zero, NaN and infinities.
     `first` is the first differing element in global coordinates, one per dim. `ratio` is the smallest and the
     largest got / expected over differing elements, None where one cannot be divided. `zeroed` counts differing
     elements that are zero where the baseline is not. `shard` is the origin of this rank's part, and
@@ -21,6 +22,7 @@ class Drift(BaseModel):
     name: str
     elements: int
     nonzero: int
+    non_finite: int = 0
     floating: bool = True
     by_sequence: bool = True
     shard: tuple[int, ...] = ()

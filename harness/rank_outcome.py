@@ -47,18 +47,22 @@ def case_result(
     power: Mapping[str, float] | None = None,
     must_show: tuple[str, ...] = (),
     pattern: str | None = None,
+    must_say: str | None = None,
 ) -> CaseResult:
     """Join the ranks' reports. `must_show` names the quantities of which one must drift for a planted fault.
 
-    `pattern` is what the drift of that quantity must look like. `power` is the measured chance, by quantity,
+    `pattern` is what the drift of that quantity must look like, `must_say` the field that every rank's refusal
+    must name. `power` is the measured chance, by quantity,
     that another summation order would show on this batch.
     """
     quantities = tuple(_quantity(parts, power or {}) for parts in _by_name(outcomes))
     verdict, reason = _verdict(outcomes, quantities)
     if verdict is Verdict.DRIFT and must_show:
         verdict, reason = _judge_fault(quantities, must_show, pattern)
-    if verdict is Verdict.MATCH and case.expect == "match" and _is_silent(outcomes, quantities):
-        verdict, reason = Verdict.INCONCLUSIVE, "no floating quantity could have shown a difference on this batch"
+    if case.expect == "refused":
+        verdict, reason = _judge_disagreement(outcomes, verdict, reason, must_say)
+    if verdict is Verdict.MATCH and case.expect == "match" and (hollow := _hollow(outcomes, quantities)):
+        verdict, reason = Verdict.INCONCLUSIVE, hollow
     return CaseResult(
         name=case.name,
         op=case.op,
@@ -104,11 +108,32 @@ def _verdict(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResul
     return Verdict.MATCH, None
 
 
-def _is_silent(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult]) -> bool:
-    """Whether all floating quantities, if there are any, are without power: equal counts alone prove nothing."""
-    floating = {drift.name for outcome in outcomes for drift in outcome.drifts if drift.floating}
+def _hollow(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult]) -> str | None:
+    """Why equal bits prove nothing here: counts alone, a gradient of zeros, or a baseline of NaN; else None."""
+    drifts = [drift for outcome in outcomes for drift in outcome.drifts]
+    broken = sorted({drift.name for drift in drifts if drift.non_finite})
+    if broken:
+        return f"the baseline holds NaN or infinity in {', '.join(broken)}: equal ones prove nothing"
+    floating = {drift.name for drift in drifts if drift.floating}
     verdicts = {quantity.verdict for quantity in quantities if quantity.name in floating}
-    return verdicts == {Verdict.INCONCLUSIVE}
+    if verdicts == {Verdict.INCONCLUSIVE}:
+        return "no floating quantity could have shown a difference on this batch"
+    if any(quantity.name == "grad_policy_logits" and not quantity.nonzero_share for quantity in quantities):
+        return "the gradient is zero everywhere: equal zeros prove nothing"
+    return None
+
+
+def _judge_disagreement(
+    outcomes: Sequence[RankOutcome], verdict: Verdict, reason: str | None, must_say: str | None
+) -> tuple[Verdict, str | None]:
+    """A planted disagreement is seen where every rank refuses it, in preflight, by the field that differs."""
+    errors = {outcome.error for outcome in outcomes}
+    (error,) = errors if len(errors) == 1 else (None,)
+    if verdict is Verdict.REFUSED and error is not None:
+        code, words = error
+        if code == "preflight" and (must_say or "") in words:
+            return verdict, reason
+    return Verdict.MISSED, f"not every rank refused it for {must_say}: {reason or verdict.value}"
 
 
 def _judge_fault(

@@ -91,7 +91,11 @@ class RankRun:
             return None
         batch = self._batch_of(self.plan.batches[case.batch], case.seed)
         sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=batch.contract)
-        return with_rank_stages(outcome, self._op, batch, sharding, self._groups[case.layout])
+        try:
+            return with_rank_stages(outcome, self._op, batch, sharding, self._groups[case.layout])
+        except GRPOVerifyError as error:  # the drift stands, whatever comes of explaining it
+            note = f"could not be run again to look between its stages: {error}"
+            return outcome.model_copy(update={"notes": (*outcome.notes, note)})
 
     def _write(self, case: PlannedCase, outcomes: list[RankOutcome]) -> None:
         fault = next((each for each in FAULTS if each.name == case.fault), None)
@@ -102,6 +106,7 @@ class RankRun:
             power=self._power_of(case) if case.expect == "match" and not outcomes[0].error else {},
             must_show=fault.quantities if fault else (),
             pattern=fault.pattern_at(case.layout) if fault else None,
+            must_say=fault.must_say if fault else None,
         )
         self.rundir.write_case(case.index, result.model_dump_json())
 

@@ -138,6 +138,8 @@ def _unfinished(case: PlannedCase, outcome: LaunchOutcome) -> CaseResult:
         if at_fault and culprit is not None:
             verdict = Verdict.REFUSED if refusals_of(outcome) else Verdict.FAILED
             reason = culprit.reason
+        elif outcome.kind is OutcomeKind.FINISHED:
+            verdict, reason = Verdict.FAILED, "the ranks finished without a result of this case"
     return CaseResult(
         name=case.name,
         op=case.op,
@@ -167,7 +169,9 @@ def _compares_a_layout(case: CaseResult) -> bool:
 
 def _preflight_line(cases: Sequence[CaseResult]) -> str | None:
     compared = [case for case in cases if case.expect is Expect.MATCH and case.quantities]
-    if not compared:
+    several = [case for case in compared if case.layout != Layout(tp=1, dp=1)]
+    if not several:
         return None
-    layouts = list(dict.fromkeys(f"{case.layout.tp}x{case.layout.dp}" for case in compared))
-    return f"ranks agree on contract, mesh, backend and inputs, on both axes, in {', '.join(layouts)}"
+    layouts = list(dict.fromkeys(str(case.layout) for case in several))
+    agreed = "contract and mesh" if ":" in several[0].op else "contract, mesh and backend"
+    return f"ranks agree on {agreed}, and TP siblings on their inputs, in {', '.join(layouts)}"

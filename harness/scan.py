@@ -35,7 +35,7 @@ class Scan:
         self.seen, self.expected, self.got, self.origin, self.frame = seen, expected, got, origin, frame
         self.chunk = chunk
         self.shape = as_3d(expected.shape)
-        self.nonzero = 0
+        self.nonzero = self.non_finite = 0
         self.tallying: Tallying | None = None
         self.parts: list[_Part] = []
         self.first: Index | None = None
@@ -45,10 +45,12 @@ class Scan:
         """What the pass found, as fields of a Drift."""
         for place in blocks(self.shape, self.chunk):
             expected, got = block(self.expected, place), block(self.got, place)
-            self.nonzero += int(torch.count_nonzero(expected))
+            finite = expected.isfinite()
+            self.nonzero += int(((expected != 0) & finite).sum())
+            self.non_finite += int((~finite).sum())
             if not torch.equal(raw_bits(expected), raw_bits(got)):
                 self._differ(expected, got, place)
-        return {"nonzero": self.nonzero} | (self._located() if self.first else {})
+        return {"nonzero": self.nonzero, "non_finite": self.non_finite} | (self._located() if self.first else {})
 
     def _differ(self, expected: Tensor, got: Tensor, place: Block) -> None:
         flat = (raw_bits(expected) != raw_bits(got)).flatten().nonzero().flatten()

@@ -22,6 +22,7 @@ from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
 from harness.ops import OWN, resolve
 from harness.planned import PlannedCase
+from harness.power import measure_power
 from harness.rank_outcome import RankOutcome, case_result
 from harness.run_config import RunConfig
 from harness.virtual_run import run_virtual_case
@@ -73,7 +74,8 @@ def verify_loss(
         )
         for index, (tp, dp) in enumerate(chosen)
     ]
-    cases = [_case(runner, held, case) for case in planned]
+    power = measure_power(held)
+    cases = [_case(runner, held, case, power) for case in planned]
     return Report.assemble(
         cases=cases,
         command=("verify_loss", name),
@@ -159,7 +161,7 @@ def _outcome(expected: Quantities, got: Quantities, place: ShardingSpec, frame: 
     return RankOutcome(tp_rank=place.tp_rank, dp_rank=place.dp_rank, drifts=drifts)
 
 
-def _case(runner: Runner, batch: GlobalBatch, case: PlannedCase) -> CaseResult:
+def _case(runner: Runner, batch: GlobalBatch, case: PlannedCase, power: Mapping[str, float]) -> CaseResult:
     started = time.perf_counter()
     ShardingSpec.even(*case.layout, contract=batch.contract)  # raises for a layout that the batch cannot fill
     try:
@@ -167,9 +169,8 @@ def _case(runner: Runner, batch: GlobalBatch, case: PlannedCase) -> CaseResult:
     except GRPOVerifyError as error:
         outcomes = [RankOutcome(tp_rank=0, dp_rank=0, error=(error.code, str(error)))]
     spent = time.perf_counter() - started
-    return case_result(
-        case, [each.model_copy(update={"seconds": spent}) for each in outcomes], transport="virtual ranks"
-    )
+    timed = [each.model_copy(update={"seconds": spent}) for each in outcomes]
+    return case_result(case, timed, transport="virtual ranks", power={} if timed[0].error else power)
 
 
 def batch_of(batch: GlobalBatch | str | Path, seed: int = 0, config: RunConfig | None = None) -> GlobalBatch:

@@ -16,9 +16,9 @@ FaultKind = Literal["layout", "arithmetic", "disagreement"]
 class Fault:
     """One planted fault: the smallest layout (tp, dp) that can show it, and the quantities of which one must.
 
-    `pattern` is what the comparison must say of it, where it must say more than that bits differ; {tp} and
-    {dp} stand for the degrees. From
-    `real_ranks_from` ranks on an axis the fault is the order of a real collective, which virtual ranks lack.
+    `pattern` is what the comparison must say of it, where it must say more than that bits differ; {tp} and {dp}
+    stand for the degrees. `must_say` is the field that a refusal must name. From `real_ranks_from` ranks on an
+    axis the fault is the order of a real collective, which virtual ranks lack.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Fault:
     kind: FaultKind = "layout"
     pattern: str | None = None
     real_ranks_from: int | None = None
+    must_say: str | None = None
 
     def pattern_at(self, layout: tuple[int, int]) -> str | None:
         """The pattern with the degrees of `layout` (tp, dp) in their places."""
@@ -141,5 +142,6 @@ FAULTS: tuple[Fault, ...] = (
         (),
         "the last TP rank holds a contract with another beta",
         kind="disagreement",
+        must_say="objective.beta",
     ),
 )

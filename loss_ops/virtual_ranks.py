@@ -20,22 +20,34 @@ class NeedsRealRanks(RuntimeError):
 def run_virtual(programs: Mapping[Place, Program[T]]) -> dict[Place, T]:
     """Run one program per (tp_rank, dp_rank) of a full mesh to its end.
 
-    In each round every program makes one request on the same axis, or all end. Raises RuntimeError when they
-    disagree, which on real ranks would hang.
+    In each round every program makes one request on the same axis, or all end, or all raise the same error,
+    which is raised. Raises RuntimeError when they disagree, which on real ranks would hang.
     """
     results: dict[Place, T] = {}
     answers: dict[Place, Gathered] | None = None
     while len(results) < len(programs):
         requests: dict[Place, Request] = {}
+        errors: list[Exception] = []
         for place, program in programs.items():
             try:
                 requests[place] = next(program) if answers is None else program.send(answers[place])
             except StopIteration as stop:
                 results[place] = stop.value
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            _raise_alike(errors, len(programs))
         if requests:
             _check(requests, len(programs))
             answers = _exchange(requests)
     return results
+
+
+def _raise_alike(errors: list[Exception], expected: int) -> None:
+    if len(errors) == expected and len({(type(each), str(each)) for each in errors}) == 1:
+        raise errors[0]
+    found = f"{len(errors)} of {expected} virtual ranks raised, or raised different errors; real ones would hang"
+    raise RuntimeError(f"{found}: {errors[0]}") from errors[0]
 
 
 def _check(requests: Mapping[Place, Request], expected: int) -> None:

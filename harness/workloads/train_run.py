@@ -77,8 +77,10 @@ def make_report(
 
 def _unfinished(case: TrainCase, outcome: LaunchOutcome) -> CaseResult:
     at_fault = outcome.culprit is not None and outcome.culprit.case == case.name
-    broke = case.skip is None and at_fault and outcome.kind is not OutcomeKind.INTERRUPTED
-    reason = outcome.culprit.reason if broke and outcome.culprit else "not run: the run ended before it"
+    lost = outcome.kind is OutcomeKind.FINISHED  # the ranks finished without a result of this case
+    broke = case.skip is None and (lost or (at_fault and outcome.kind is not OutcomeKind.INTERRUPTED))
+    untold = "the ranks finished without a result of it" if lost else "not run: the run ended before it"
+    reason = outcome.culprit.reason if broke and outcome.culprit else untold
     return CaseResult(
         name=case.name,
         op="training",
