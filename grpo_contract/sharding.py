@@ -113,10 +113,13 @@ class ShardingSpec(ContractModel):
 
     def partition_problems(self, logprob: LogprobContract, geometry: BatchGeometry) -> list[Problem]:
         """Bounds that do not cover this vocabulary or these sequences, or that cut a tile."""
-        found = end_problem(self.vocab_shard_bounds, logprob.padded_vocab_size, "vocab_shard_bounds", self.problem)
-        found += end_problem(
+        return self.vocab_problems(logprob) + end_problem(
             self.sequence_shard_bounds, geometry.num_sequences, "sequence_shard_bounds", self.problem
         )
+
+    def vocab_problems(self, logprob: LogprobContract) -> list[Problem]:
+        """Bounds that do not cover this vocabulary, or that cut a tile."""
+        found = end_problem(self.vocab_shard_bounds, logprob.padded_vocab_size, "vocab_shard_bounds", self.problem)
         width = logprob.tile_width
         for rank, (start, _) in enumerate(self.vocab_shard_bounds):
             if start % width:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
-from harness.ops import LossOp, loss_of, quantities_of, shows_stages, stages_of
+from harness.ops import LossOp, loss_of, own_copies, quantities_of, shows_stages, stages_of
 from harness.status import Phase, StatusWriter
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -71,9 +71,10 @@ def run_candidate(
             observe(name, stage)
     _report(status, Phase.BACKWARD)
     gradient = _backward(result, logits)
-    if isinstance(result, GRPOLossResult):
-        return quantities(result, gradient)
-    return quantities_of(result, gradient)
+    if not isinstance(result, GRPOLossResult):
+        return quantities_of(result, gradient)
+    found = quantities(result, gradient)
+    return found if type(op) is DistributedGRPOLossOp else own_copies(found)
 
 
 def _own_copy(call: LossCall) -> LossCall:

@@ -68,12 +68,46 @@ def loss_of(result: Any) -> Any:
 
 
 def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
-    """The quantities that a foreign result offers: attributes, keys, or `loss, policy_loss, kl` in a tuple."""
+    """The quantities that a foreign result offers: attributes, keys, or `loss, policy_loss, kl` in a tuple.
+
+    Copies: an op may use its output buffers again. Raises InputError for a quantity that is no tensor, and for
+    a key that looks like a quantity's name misspelt: neither would be compared.
+    """
     if isinstance(result, tuple) and not hasattr(result, "loss"):
         result = dict(zip(("loss", "policy_loss", "kl"), result, strict=False))
     held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
-    values = {name: held.get(name) for name in REPLICATED}
-    return {**{n: v.detach() for n, v in values.items() if isinstance(v, Tensor)}, GRADIENT: gradient}
+    problems = [*_misspelt(held), *_not_tensors(held)]
+    if problems:
+        raise InputError(problems)
+    offered = {name: held.get(name) for name in REPLICATED}
+    tensors = {name: value for name, value in offered.items() if isinstance(value, Tensor)}
+    return own_copies({**tensors, GRADIENT: gradient})
+
+
+def own_copies(quantities: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same values in memory of their own."""
+    return {name: value.detach().clone() for name, value in quantities.items()}
+
+
+def _misspelt(held: Mapping[Any, Any]) -> list[Problem]:
+    plain = {_plain(name): name for name in (*REPLICATED, GRADIENT)}
+    return [
+        Problem("input.result", "the op's result", f"the key {plain[_plain(key)]}", str(key))
+        for key in held
+        if _plain(key) in plain and key != plain[_plain(key)]
+    ]
+
+
+def _plain(name: object) -> str:
+    return str(name).lower().replace("_", "").replace("-", "")
+
+
+def _not_tensors(held: Mapping[Any, Any]) -> list[Problem]:
+    return [
+        Problem("input.result", f"the op's {name}", "a tensor, which can be compared", type(held[name]).__name__)
+        for name in REPLICATED
+        if held.get(name) is not None and not isinstance(held[name], Tensor)
+    ]
 
 
 def shows_stages(op: Any) -> bool:

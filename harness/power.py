@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo_contract import ShardingSpec
+from harness.ulp import raw_bits
 from loss_ops import logprob
 from loss_ops.advantages import group_advantages
 from loss_ops.batch import GlobalBatch
@@ -47,12 +48,8 @@ def measure_power(batch: GlobalBatch, trials: int = TRIALS) -> dict[str, float]:
     for _ in range(trials):
         other = _quantities(batch, _shuffled(_remembering(NATIVE_STAGES, stats), draw))
         for name in moved:
-            moved[name] += not torch.equal(_bits(good[name]), _bits(other[name]))
+            moved[name] += not torch.equal(raw_bits(good[name]), raw_bits(other[name]))
     return {name: count / trials for name, count in moved.items()}
-
-
-def _bits(values: Tensor) -> Tensor:
-    return values.contiguous().view(torch.uint8) if values.dim() else values.reshape(1).view(torch.uint8)
 
 
 def _quantities(batch: GlobalBatch, stages: Stages) -> dict[str, Tensor]:

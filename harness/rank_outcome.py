@@ -116,7 +116,7 @@ def _hollow(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResult
         return f"the baseline holds NaN or infinity in {', '.join(broken)}: equal ones prove nothing"
     floating = {drift.name for drift in drifts if drift.floating}
     verdicts = {quantity.verdict for quantity in quantities if quantity.name in floating}
-    if verdicts == {Verdict.INCONCLUSIVE}:
+    if verdicts <= {Verdict.INCONCLUSIVE}:
         return "no floating quantity could have shown a difference on this batch"
     if any(quantity.name == "grad_policy_logits" and not quantity.nonzero_share for quantity in quantities):
         return "the gradient is zero everywhere: equal zeros prove nothing"

@@ -14,13 +14,13 @@ from torch import Tensor
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in, captured
-from harness.candidate import baseline_part, is_part, origin_of
+from harness.candidate import BY_SEQUENCE, baseline_part, is_part, origin_of
 from harness.capture import capture_contract, read_header
 from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
-from harness.ops import OWN, resolve
+from harness.ops import OWN, quantities_of, resolve
 from harness.planned import PlannedCase
 from harness.power import measure_power
 from harness.rank_outcome import RankOutcome, case_result
@@ -117,22 +117,44 @@ def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
 
 
 def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
-    expected = _known(op(batch, 1, 1))
+    expected = _known(op(batch, 1, 1), batch)
 
     def run(case: PlannedCase) -> list[RankOutcome]:
-        tries = [_known(op(batch, *case.layout)) for _ in range(case.repeat)]
+        tries = [_known(op(batch, *case.layout), batch) for _ in range(case.repeat)]
         found = [outcomes_of(expected, each, batch, case.layout) for each in tries]
         return next((each for each in found if any(d.mismatched for o in each for d in o.drifts)), found[0])
 
     return run
 
 
-def _known(quantities: Mapping[str, Tensor]) -> Quantities:
-    known = {name: quantities[name].detach() for name in (*REPLICATED, GRADIENT) if name in quantities}
+def _known(quantities: Mapping[str, Tensor], batch: GlobalBatch) -> Quantities:
+    if not isinstance(quantities, Mapping):
+        got = type(quantities).__name__
+        raise InputError(Problem("input.result", "the op's result", "a mapping of quantities", got))
+    named = quantities_of({name: quantities.get(name) for name in REPLICATED}, batch.policy_logits[:0])
+    known = {name: named[name] for name in REPLICATED if name in named}
+    gradient = quantities.get(GRADIENT)
+    if gradient is not None:
+        known[GRADIENT] = gradient.detach().clone()
+    _check_shapes(known, batch)
     if not known:
         expected = f"some of {', '.join((*REPLICATED, GRADIENT))}"
         raise InputError(Problem("input.result", "the op's result", expected, ", ".join(quantities) or "nothing"))
     return known
+
+
+def _check_shapes(known: Quantities, batch: GlobalBatch) -> None:
+    """A whole layout's quantities are whole: what is larger or smaller would be compared in part."""
+    sequences = (len(batch.rewards),)
+    shapes = {**dict.fromkeys(BY_SEQUENCE, sequences), GRADIENT: tuple(batch.policy_logits.shape)}
+    wrong = {name: value for name, value in known.items() if tuple(value.shape) != shapes.get(name, value.shape)}
+    if wrong:
+        raise InputError(
+            [
+                Problem("input.result", f"the op's {name}", f"shape {list(shapes[name])}", f"{list(value.shape)}")
+                for name, value in wrong.items()
+            ]
+        )
 
 
 def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layout: Layout) -> list[RankOutcome]:

@@ -13,6 +13,7 @@ from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.ops import LossOp
 from harness.rank_outcome import RankOutcome
+from harness.ulp import raw_bits
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.quantities import GRADIENT, REPLICATED, quantities
@@ -70,11 +71,7 @@ def _differs(expected: Quantities, outcome: VirtualOutcome, sharding: ShardingSp
 
 
 def _same(expected: Tensor, got: Tensor) -> bool:
-    return torch.equal(_bytes(expected), _bytes(got))
-
-
-def _bytes(values: Tensor) -> Tensor:
-    return values.reshape(-1).contiguous().view(torch.uint8)
+    return torch.equal(raw_bits(expected), raw_bits(got))
 
 
 def _outcome(

@@ -22,11 +22,15 @@ Validate = Literal["full", "off"]
 
 @dataclass(frozen=True)
 class Checks:
-    """`validate="full"` reads values and so waits for the device; `preflight` exchanges records first."""
+    """`validate="full"` reads values and so waits for the device; `preflight` exchanges records first.
+
+    `problems` were found before the call took its form: they are raised with its own, on every rank.
+    """
 
     validate: Validate = "full"
     preflight: bool = True
     backend: str = "native"
+    problems: tuple[Problem, ...] = ()
 
 
 def checked_program(
@@ -52,11 +56,11 @@ def checked_program(
 
 def agreement(call: LossCall, checks: Checks, grad_scale: float = 1.0) -> Program[None]:
     """Validate this rank's call and, where asked for, compare it with all others; raises as `checked_program`."""
-    problems = [*call.structure_problems(), *_option_problems(checks, grad_scale)]
+    problems = [*checks.problems, *call.structure_problems(), *_option_problems(checks, grad_scale)]
     if checks.validate == "full" and not problems:
         problems = call.value_problems()
     if checks.preflight:
-        yield from preflight(call, checks.backend, problems, grad_scale, _group_sizes(call))
+        yield from preflight(call, checks.backend, problems, grad_scale, _group_sizes(call), checks.validate)
     elif problems:
         raise error_from(problems)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
+from grpo_contract import GRPOLossContract, Problem, ShardingSpec
 from loss_ops.checked_program import Checks, Validate, checked_program
 from loss_ops.fixed_batch import FixedBatch
 from loss_ops.gather import Program
@@ -23,6 +24,8 @@ from loss_ops.result import GRPOLossResult
 from loss_ops.stages import NATIVE_STAGES, Stages
 
 Preflight = Literal["always", "once", "off"]
+KEPT = 64
+"""Contracts of a pair of groups that preflight="once" remembers."""
 
 
 class DistributedGRPOLossOp:
@@ -45,8 +48,8 @@ class DistributedGRPOLossOp:
         self.launch = launch or {}
         self.on_collective = on_collective
         self.dispatch: dict[str, Any] = {}
-        # The groups are kept with their ids, which would otherwise be used again once a group is gone.
-        self._agreed: dict[tuple[int, int], tuple[Any, Any]] = {}
+        # By groups: fingerprints of the contracts that a preflight has passed.
+        self._agreed: IdentityCache[OrderedDict[str, None]] = IdentityCache()
         self._fingerprints: IdentityCache[str] = IdentityCache()
 
     def apply(
@@ -67,6 +70,7 @@ class DistributedGRPOLossOp:
         preflight: Preflight = "always",
         observe: Observer | None = None,
         fixed: FixedBatch | None = None,
+        problems: Sequence[Problem] = (),
     ) -> GRPOLossResult:
         """The loss of the whole batch from this rank's shard; gradients flow into `policy_local_logits` only.
 
@@ -82,12 +86,16 @@ class DistributedGRPOLossOp:
         average them. `grad_scale` multiplies the gradient in float32 before it is written in the logits' dtype.
 
         `validate="full"` checks shapes and values and waits for the device; "off" checks shapes only. `preflight`
-        compares all ranks on every call, on the first call of these groups ("once"), or never.
+        compares all ranks on every call, on the first call of these groups with this contract ("once"), or never;
+        ranks must agree in that, and in `validate`.
 
         With `fixed` the call is a part of that batch (see `FixedBatch.apply`): no rank is asked over DP.
 
+        `problems` are what a caller has found already: they are raised with this call's own, on every rank.
+
         Raises ContractError, InputError or PreflightError, the same on every rank.
         """
+        scale, options = _option_values(grad_scale, preflight)
         place = sharding or _single_places.get((contract,), _single_place)
         tp, dp = process_group(tp_group), process_group(dp_group)
         sizes = (None if tp is None else tp.size(), None if dp is None else dp.size())
@@ -97,21 +105,19 @@ class DistributedGRPOLossOp:
             policy_local_logits, action_ids, old_logps, rewards, contract, place, completion_mask,
             ref_local_logits, sizes,
         )  # fmt: skip
-        key = (id(tp), id(dp))
-        if preflight not in get_args(Preflight):
-            expected = " or ".join(get_args(Preflight))
-            raise InputError(Problem("input.preflight", "preflight", expected, repr(preflight)))
-        wanted = preflight == "always" or (preflight == "once" and key not in self._agreed)
-        checks = Checks(validate, wanted, self.identity)
-        program = self._program(call, checks, grad_scale, observe)
+        provenance = self._provenance(contract, place)
+        agreed, key = self._agreed.get((tp, dp), _none_agreed), provenance["numeric_fingerprint"]
+        wanted = preflight != "off" and not (preflight == "once" and key in agreed)
+        checks = Checks(validate, wanted, self._compared, (*problems, *options))
+        program = self._program(call, checks, scale, observe)
         if fixed is not None:
             program = fixed.answering(program, place)
         with torch.no_grad():
             inputs, state = RealRanks(tp, dp, self.on_collective).run(program)
-        if fixed is None:
-            self._agreed[key] = (tp, dp)
+        if wanted:
+            _remember(agreed, key)
         loss = attach_gradient(policy_local_logits, inputs, state, self.stages)
-        return self._result(state, loss, self._provenance(contract, place))
+        return self._result(state, loss, provenance)
 
     def _program(
         self, call: LossCall, checks: Checks, grad_scale: float, observe: Observer | None
@@ -126,6 +132,11 @@ class DistributedGRPOLossOp:
         """Backend and launch configuration: all that fixes bits beside the contract."""
         return " ".join([self.backend, *(f"{name}={value}" for name, value in sorted(self.launch.items()))])
 
+    @property
+    def _compared(self) -> str:
+        """What preflight compares of the op: its identity, and all that fixes its collectives."""
+        return self.identity
+
     def _fingerprint(self, contract: GRPOLossContract) -> str:
         return contract.numeric_fingerprint(self.launch)
 
@@ -138,6 +149,30 @@ class DistributedGRPOLossOp:
             "layout": {"tp": sharding.tp_degree, "dp": sharding.dp_degree},
             "cp_rank": sharding.cp_rank,
         }
+
+
+def _option_values(grad_scale: Any, preflight: Any) -> tuple[float, list[Problem]]:
+    """`grad_scale` as a float without a negative zero; and what is no option, for every rank to hear of."""
+    found = []
+    try:
+        scale = float(grad_scale) + 0.0
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        scale = 1.0
+        found.append(Problem("input.grad_scale", "grad_scale", "a finite number", repr(grad_scale)))
+    if preflight not in get_args(Preflight):
+        expected = " or ".join(get_args(Preflight))
+        found.append(Problem("input.preflight", "preflight", expected, repr(preflight)))
+    return scale, found
+
+
+def _none_agreed(*_: Any) -> OrderedDict[str, None]:
+    return OrderedDict()
+
+
+def _remember(agreed: OrderedDict[str, None], key: str) -> None:
+    agreed[key] = None
+    if len(agreed) > KEPT:
+        agreed.popitem(last=False)
 
 
 _single_places: IdentityCache[ShardingSpec] = IdentityCache()

@@ -156,7 +156,8 @@ def rank_call(
     """A rank's call before there are logits; shapes as in `DistributedGRPOLossOp.apply`."""
     dtype = getattr(torch, contract.logprob.dtype.value)
     shape = (sharding.num_local_sequences, contract.geometry.padded_seq_len, sharding.num_local_columns)
-    stand_in = torch.zeros((), dtype=dtype, device=action_ids.device).expand(shape)
+    device = getattr(action_ids, "device", None)  # what is no tensor is refused on every rank, by `fix_batch`
+    stand_in = torch.zeros((), dtype=dtype, device=device).expand(shape)
     return LossCall(
         stand_in, action_ids, old_logps, rewards, contract, sharding, completion_mask,
         stand_in if has_reference else None, group_sizes,

@@ -31,6 +31,12 @@ class LossCall:
     ref_local_logits: Tensor | None = None
     group_sizes: tuple[int | None, int | None] = (None, None)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are: that of the first argument that is a tensor, in a call that has anything wrong."""
+        given = (self.policy_local_logits, self.action_ids, self.old_logps, self.rewards)
+        return next((each.device for each in given if isinstance(each, Tensor)), torch.device("cpu"))
+
     def inputs(self) -> LossInputs:
         """Views in the shapes of the stages; nothing as large as the logits is copied."""
         slots = (self.sharding.num_local_sequences, self.contract.geometry.padded_seq_len)
@@ -47,7 +53,7 @@ class LossCall:
         )
 
     def structure_problems(self) -> list[Problem]:
-        """Contract, sharding, groups, shapes and dtypes: all that shows without reading a value."""
+        """Contract, sharding, groups, types, shapes and dtypes: all that shows without reading a value."""
         found = [*self.contract.sharding_problems(self.sharding)]
         found += self.contract.call_problems(has_reference=self.ref_local_logits is not None)
         return found + list(self._group_problems()) + ([] if found else list(self._tensor_problems()))
@@ -73,8 +79,10 @@ class LossCall:
             ("rewards", self.rewards, ((sequences,),), FLOATS + INTEGERS),
             ("completion_mask", self.completion_mask, slot_shapes, (torch.bool, *INTEGERS)),
         ):
-            if tensor is not None:
-                yield from _tensor_problems(name, tensor, shapes, dtypes, self.policy_local_logits.device)
+            if isinstance(tensor, Tensor):
+                yield from _tensor_problems(name, tensor, shapes, dtypes, self.device)
+            elif tensor is not None or name not in OPTIONAL:
+                yield Problem("input.type", name, "a tensor", type(tensor).__name__)
 
     def value_problems(self) -> list[Problem]:
         """Ids, old log-probabilities and rewards, where they count. Reads the tensors: synchronizes."""
@@ -131,6 +139,7 @@ class LossCall:
         return {name: digest(tensor) for name, tensor in held.items()}
 
 
+OPTIONAL = ("ref_logits", "completion_mask")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,14 +29,15 @@ HASH_WORDS = 4
 _hashes: IdentityCache[tuple[int, ...]] = IdentityCache()
 
 
-def record_of(call: LossCall, backend: str, problems: list[Problem], grad_scale: float = 1.0) -> Record:
-    """What a rank says of itself: place, contract, mesh, backend, problems, and digests of shared inputs."""
-    contract, sharding = call.contract, call.sharding
-    own = {"sharding": sharding.mesh_content(), "backend": backend, "grad_scale": grad_scale}
+def record_of(
+    call: LossCall, backend: str, problems: list[Problem], grad_scale: float = 1.0, validate: str = "full"
+) -> Record:
+    """What a rank says of itself: place, contract, mesh, backend, options, problems, digests of shared inputs."""
+    sharding = call.sharding
     return {
         "tp_rank": sharding.tp_rank,
         "dp_rank": sharding.dp_rank,
-        "fields": flatten({**contract.numeric_content(), **own}),
+        "fields": flatten({**_mesh(call), **_options(backend, grad_scale, validate)}),
         "has_reference": call.ref_local_logits is not None,
         "problems": [problem.to_dict() for problem in problems],
         "digests": {} if problems else call.digests(),
@@ -41,35 +45,50 @@ def record_of(call: LossCall, backend: str, problems: list[Problem], grad_scale:
 
 
 def preflight(
-    call: LossCall, backend: str, problems: list[Problem], grad_scale: float, degrees: tuple[int, int]
+    call: LossCall,
+    backend: str,
+    problems: list[Problem],
+    grad_scale: float,
+    degrees: tuple[int, int],
+    validate: str = "full",
 ) -> Program[None]:
     """Exchange summaries and raise, on every rank alike, when one holds a problem or ranks disagree.
 
     Raises the error of the problems found (InputError, ContractError), else PreflightError naming rank, field
     and both values. `degrees` is (tp, dp), as the groups have it.
     """
-    device = call.policy_local_logits.device
-    summary = _summary(call, backend, problems, grad_scale).to(device)
+    device = call.device
+    summary = _summary(call, _options(backend, grad_scale, validate), problems).to(device)
     column = yield Gather("dp", summary[None], (1,) * degrees[1], PURPOSE)
     joined = column.once("column", torch.cat)
     table = yield Gather("tp", joined[None], (1,) * degrees[0], PURPOSE)
     if not table.once("agreement", _agree):
-        yield from _explain(record_of(call, backend, problems, grad_scale), degrees, device)
+        yield from _explain(record_of(call, backend, problems, grad_scale, validate), degrees, device)
 
 
-def _summary(call: LossCall, backend: str, problems: list[Problem], grad_scale: float) -> Tensor:
+def _mesh(call: LossCall) -> dict[str, Any]:
+    return {**call.contract.numeric_content(), "sharding": call.sharding.mesh_content()}
+
+
+def _options(backend: str, grad_scale: float, validate: str) -> dict[str, Any]:
+    """Options that all ranks must share, equal ones in one form; what is no option still has a text."""
+    scale = float(grad_scale) + 0.0  # -0.0 becomes 0.0
+    return {
+        "backend": backend,
+        "grad_scale": scale if math.isfinite(scale) else str(scale),
+        "validate": str(validate),
+    }
+
+
+def _summary(call: LossCall, options: dict[str, Any], problems: list[Problem]) -> Tensor:
     """[3 + 2 * HASH_WORDS] int64: tp_rank, dp_rank, found a problem, hash of fields, hash of shared inputs."""
     sharding = call.sharding
     shared = () if problems else tuple(call.digests().values())
     mesh = (call.contract, sharding.vocab_shard_bounds, sharding.sequence_shard_bounds)
-    fields = _hashes.get(mesh, lambda *_: _hash(_mesh_text(call)))
-    own = (*fields, backend, grad_scale, call.ref_local_logits is not None)
+    words = _hashes.get(mesh, lambda *_: _hash(canonical_json(_mesh(call))))
+    fields = {**options, "mesh": words, "has_reference": call.ref_local_logits is not None}
     place = (sharding.tp_rank, sharding.dp_rank, int(bool(problems)))
-    return torch.tensor([*place, *_hash(repr(own)), *_hash(repr(shared))])
-
-
-def _mesh_text(call: LossCall) -> str:
-    return canonical_json({**call.contract.numeric_content(), "sharding": call.sharding.mesh_content()})
+    return torch.tensor([*place, *_hash(canonical_json(fields)), *_hash(repr(shared))])
 
 
 def _hash(text: str) -> tuple[int, ...]:

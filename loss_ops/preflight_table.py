@@ -51,7 +51,7 @@ def _disagreements(records: list[Record]) -> list[Problem]:
                 str(mine.get(name)),
             )
             for name in sorted(mine.keys() | theirs.keys())
-            if mine.get(name) != theirs.get(name)
+            if json.dumps(mine.get(name)) != json.dumps(theirs.get(name))  # as the summaries compare them
         ]
         if record["has_reference"] != first["has_reference"]:
             found.append(_reference_problem(record, first))

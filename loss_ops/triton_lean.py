@@ -25,7 +25,10 @@ def call_form(call: LossCall) -> tuple[Any, ...]:
         call.completion_mask,
         call.ref_local_logits,
     )
-    return (call.group_sizes, *[None if t is None else (t.shape, t.dtype, t.device) for t in tensors])
+    return (
+        call.group_sizes,
+        *[(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else type(t) for t in tensors],
+    )
 
 
 def unchecked_program(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, InputError, Problem
+from grpo_contract import GRPOLossContract, Problem
 from loss_ops.checked_program import Checks
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.gather import Program
@@ -23,7 +23,11 @@ from loss_ops.result import GRPOLossResult
 from loss_ops.stages import Stages
 from loss_ops.triton_launch import LAUNCH, triton_refusal
 from loss_ops.triton_lean import LazyResult, call_form, unchecked_program
+from loss_ops.triton_program import Write
 from loss_ops.triton_stages import TRITON_STAGES, program
+
+
+Gradient = Literal["backward", "forward"]
 
 
 class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
@@ -40,6 +44,7 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         super().__init__(
             stages, backend=backend, launch=LAUNCH if launch is None else launch, on_collective=on_collective
         )
+        self._write: Write = "backward"
         self._forms: IdentityCache[set[Any]] = IdentityCache()
         self._writers: dict[tuple[str, bool], TritonDistributedGRPOLossOp] = {}
 
@@ -47,8 +52,9 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         self,
         policy_local_logits: Tensor,
         *args: Any,
-        gradient: Literal["backward", "forward"] = "backward",
+        gradient: Gradient = "backward",
         inplace: bool = False,
+        problems: Sequence[Problem] = (),
         **call: Any,
     ) -> GRPOLossResult:
         """As `DistributedGRPOLossOp.apply`, with a choice of when the gradient is written. The bits are the same.
@@ -61,20 +67,16 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         and logits that share memory with the reference are refused here; a second backward, or an incoming
         gradient other than 1, is refused by the backward, which reads that scalar on the host. With
         `validate="off"` nothing is read: 0 and powers of two scale exactly, any other factor gives NaN
-        throughout. Pass `grad_scale`.
+        throughout. Pass `grad_scale`. Ranks must agree in both.
         """
-        refusal = triton_refusal(policy_local_logits.device.type)
-        if refusal is not None:
-            raise InputError(Problem("input.device", "policy_logits", "a device the kernels run on", refusal))
+        found = [*problems, *_option_problems(policy_local_logits, gradient)]
         if gradient == "backward" and not inplace:
-            return super().apply(policy_local_logits, *args, **call)
+            return super().apply(policy_local_logits, *args, problems=found, **call)
         if inplace:
-            problems = _inplace_problems(policy_local_logits, call.get("ref_local_logits"))
-            if problems:
-                raise InputError(problems)
+            found += _inplace_problems(policy_local_logits, call.get("ref_local_logits"))
         wait = call.get("validate", "full") != "off"
         writing = self._writing("inplace" if inplace else "forward", wait)
-        result = writing.apply(policy_local_logits, *args, **call)
+        result = DistributedGRPOLossOp.apply(writing, policy_local_logits, *args, problems=found, **call)
         if inplace:
             torch.autograd.graph.increment_version(policy_local_logits)
         return result
@@ -83,7 +85,7 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         self, call: LossCall, checks: Checks, grad_scale: float, observe: Observer | None
     ) -> Program[tuple[LossInputs, LossState]]:
         """Calls of a form that has passed its checks once, with nothing to read or exchange, go straight on."""
-        if checks.validate != "off" or checks.preflight:
+        if checks.validate != "off" or checks.preflight or checks.problems:
             return super()._program(call, checks, grad_scale, observe)
         form = self._forms.get((call.contract, call.sharding), _no_forms)
         key = (call_form(call), grad_scale)
@@ -102,12 +104,17 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
     def _result(self, state: LossState, loss: Tensor, provenance: dict[str, Any]) -> GRPOLossResult:
         return LazyResult(state, loss, provenance)
 
+    @property
+    def _compared(self) -> str:
+        """When the gradient is written changes no bit, but what is gathered, and when."""
+        return f"{self.identity} gradient={self._write}"
+
     def _writing(self, write: Literal["forward", "inplace"], wait: bool) -> TritonDistributedGRPOLossOp:
         found = self._writers.get((write, wait))
         if found is None:
             stages = replace(self.stages, program=partial(program, write=write, wait=wait))
             found = type(self)(stages, backend=self.backend, launch=self.launch, on_collective=self.on_collective)
-            found._agreed = self._agreed
+            found._write = write
             self._writers[write, wait] = found
         return found
 
@@ -116,8 +123,20 @@ def _no_forms(*_: Any) -> set[Any]:
     return set()
 
 
-def _inplace_problems(policy: Tensor, reference: Tensor | None) -> list[Problem]:
+def _option_problems(policy: Tensor, gradient: str) -> list[Problem]:
     found = []
+    refusal = triton_refusal(policy.device.type) if isinstance(policy, Tensor) else None
+    if refusal is not None:
+        found.append(Problem("input.device", "policy_logits", "a device the kernels run on", refusal))
+    if gradient not in get_args(Gradient):
+        found.append(Problem("input.gradient", "gradient", " or ".join(get_args(Gradient)), repr(gradient)))
+    return found
+
+
+def _inplace_problems(policy: Tensor, reference: Tensor | None) -> list[Problem]:
+    found: list[Problem] = []
+    if not isinstance(policy, Tensor) or policy.dim() not in (2, 3):
+        return found  # the call itself is refused
     if policy.is_leaf and policy.requires_grad:
         found.append(
             Problem("input.inplace", "policy_logits", "the output of a layer", "a leaf that requires grad")
@@ -126,7 +145,7 @@ def _inplace_problems(policy: Tensor, reference: Tensor | None) -> list[Problem]
         found.append(
             Problem("input.inplace", "policy_logits", "rows of neighbouring columns", f"strides {policy.stride()}")
         )
-    if reference is not None and _storage(reference) == _storage(policy):
+    if isinstance(reference, Tensor) and _storage(reference) == _storage(policy):
         found.append(
             Problem("input.inplace", "ref_logits", "memory of its own", "the storage of the policy logits")
         )
@@ -165,7 +184,7 @@ class TritonGRPOLossOp(NativeGRPOLossOp):
         group_boundaries: tuple[int, ...] | list[int] | None = None,
         grad_scale: float = 1.0,
         validate: Any = "full",
-        gradient: Literal["backward", "forward"] = "backward",
+        gradient: Gradient = "backward",
         inplace: bool = False,
         **contract_fields: Any,
     ) -> GRPOLossResult:

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from grpo_contract import InputError
 from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in
 from harness.drift import Drift
 from harness.launch import LaunchOutcome, OutcomeKind
+from harness.ops import quantities_of
 from harness.plan import make_plan
 from harness.planned import PlannedCase
 from harness.rank_outcome import RankOutcome, case_result
@@ -44,6 +46,56 @@ def test_equal_nonsense_is_inconclusive(op: Emulated, why: str) -> None:
     report = verify_loss(op, small(), layouts=["1x2"])
     assert (report.verdict, report.exit_status) == (ReportVerdict.INCONCLUSIVE, 3)
     assert why in (report.cases[-1].reason or "")
+
+
+BUFFER = torch.zeros(())
+
+
+def reusing(batch: GlobalBatch, tp: int, dp: int) -> dict[str, Tensor]:
+    good = run_layout(batch, tp, dp).quantities()
+    BUFFER.copy_(good["kl"] * tp * dp)
+    return {**good, "kl": BUFFER}
+
+
+def test_an_op_that_uses_its_buffers_again_is_seen_through() -> None:
+    report = verify_loss(reusing, small(), layouts=["1x2"])
+    assert [each.name for each in report.cases[-1].drifted] == ["kl"]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"loss": torch.zeros(()), "kl": 0.5}, "the op's kl: expected a tensor"),
+        ({"loss": torch.zeros(()), "policyLoss": torch.zeros(())}, "expected the key policy_loss, got policyLoss"),
+    ],
+)
+def test_what_could_not_be_compared_is_refused(result: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        quantities_of(result, torch.zeros(2))
+
+
+def test_only_whole_numbers_prove_nothing() -> None:
+    report = verify_loss(lambda *_: {"clip_counts": torch.ones(4, dtype=torch.int64)}, small(), layouts=["1x2"])
+    assert report.exit_status == 3
+
+
+def test_quantities_of_another_size_are_refused() -> None:
+    def grown(batch: GlobalBatch, tp: int, dp: int) -> dict[str, Tensor]:
+        return {"grad_policy_logits": torch.zeros(len(batch.rewards) + dp - 1, *batch.policy_logits.shape[1:])}
+
+    report = verify_loss(grown, small(), layouts=["1x2"])
+    assert "the op's grad_policy_logits: expected shape" in (report.cases[-1].reason or "")
+
+
+def test_one_sequence_under_mean_only_is_compared() -> None:
+    contract = contract_for(BUILT_IN["small"], RunConfig()).for_batch(
+        num_sequences=1, padded_seq_len=4, vocab_size=64, samples_per_prompt=1, advantage="mean_only"
+    )
+    logits, ids = torch.randn(1, 4, 64), torch.zeros(1, 4, dtype=torch.long)
+    batch = GlobalBatch(
+        logits, logits + torch.randn(1, 4, 64), ids, -torch.ones(1, 4), torch.ones(1), ids == 0, contract
+    )
+    assert verify_loss("native", batch, layouts=["2x1"]).cases[-1].verdict is Verdict.MATCH
 
 
 def test_a_batch_without_power_is_inconclusive_for_verify_loss_too() -> None:

@@ -72,7 +72,7 @@ def test_an_error_of_a_rank_comes_through() -> None:
 
     with pytest.raises(ZeroDivisionError, match="here"):
         run_virtual({(0, 0): failing(), (1, 0): failing()})
-    with pytest.raises(RuntimeError, match="1 of 2 virtual ranks raised.*here"):
+    with pytest.raises(RuntimeError, match=r"1 of 2 virtual ranks raised.*here"):
         run_virtual({(0, 0): asking(gather("tp", 0.0)), (1, 0): failing()})
 
 
