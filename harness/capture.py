@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_contract import GRPOLossContract, InputError, Problem
+from grpo_contract import (
+    AdvantageKind,
+    GRPOLossContract,
+    InputError,
+    KLEstimator,
+    Problem,
+    SequenceDenominator,
+    StdEpsMode,
+    TokenNormalizer,
+)
 from harness.capture_check import check_capture
 from harness.capture_header import (
     DTYPES,
@@ -19,6 +31,7 @@ from harness.capture_header import (
     header_problems,
     read_header,
 )
+from harness.config_problems import suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -35,17 +48,47 @@ __all__ = [
 ]
 
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_SETTINGS = {"kl_estimator": "kl"}
+_SETTINGS = {"kl_estimator": "kl", "token_normalizer": "normalizer"}
+_NUMBERS = ("beta", "temperature", "clip_eps_low", "clip_eps_high", "fixed_constant", "alpha", "std_eps")
+_WORDS: dict[str, type[StrEnum]] = {
+    "kl_estimator": KLEstimator,
+    "token_normalizer": TokenNormalizer,
+    "sequence_denominator": SequenceDenominator,
+    "advantage": AdvantageKind,
+    "std_eps_mode": StdEpsMode,
+}
+_KNOWN = ("real_vocab_size", "clip_eps", *_NUMBERS, *_WORDS)
+"""Metadata that says what the contract is; any other is free text."""
+_JUDGED = ("beta", "temperature", "kl_estimator")
+"""Those that the header check judges."""
+_MISTAKEN = (
+    "determinism_scope", "epsilon", "epsilon_high", "epsilon_low", "kl", "kl_beta", "kl_coef", "normalizer",
+    "num_vocab_tiles", "vocab_size",
+)  # fmt: skip
+"""Names a contract or another trainer has, and a capture has not: kept as free text they would say nothing."""
+_NORMALIZERS_OWN = ("fixed_constant", "alpha", "sequence_denominator")
 
 
 def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLossContract, tuple[str, ...]]:
     """The contract of a capture, and notes on every value of its metadata that the user replaced.
 
     Raises ContractError for a contract that cannot hold, InputError when beta needs a reference that the
-    file lacks.
+    file lacks and for metadata that is nearly, but not, a field of the contract.
     """
+    if problems := _field_problems(header.metadata):
+        raise InputError(
+            [Problem(each.code, f"{header.path}: {each.where}", each.expected, each.got) for each in problems]
+        )
     stored, given = _metadata_fields(header), config.contract_fields()
-    notes = [
+    default = TokenNormalizer.GLOBAL_ACTIVE_TOKENS
+    wanted, held = given.get("token_normalizer"), stored.get("token_normalizer", default)
+    notes = []
+    if wanted is not None and wanted != held:
+        # What belongs to a normalizer goes with it.
+        gone = {name: stored.pop(name) for name in _NORMALIZERS_OWN if name in stored and name not in given}
+        by = f"token_normalizer {_plain(wanted)} ({_origin('token_normalizer', config)})"
+        notes += [f"{by} leaves out {name} {_plain(value)} of the capture" for name, value in gone.items()]
+    notes += [
         f"{name} {_plain(given[name])} ({_origin(name, config)}) replaces {_plain(value)} of the capture"
         for name, value in stored.items()
         if name in given and given[name] != value
@@ -71,12 +114,40 @@ def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLoss
 
 def _metadata_fields(header: CaptureHeader) -> dict[str, Any]:
     meta = header.metadata
-    fields: dict[str, Any] = {name: float(meta[name]) for name in ("beta", "temperature") if name in meta}
+    fields: dict[str, Any] = {}
     if "clip_eps" in meta:
         fields["clip_eps_low"] = fields["clip_eps_high"] = float(meta["clip_eps"])
-    if "kl_estimator" in meta:
-        fields["kl_estimator"] = meta["kl_estimator"]
+    fields |= {name: float(meta[name]) for name in _NUMBERS if name in meta}
+    fields |= {name: meta[name] for name in _WORDS if name in meta}
     return fields
+
+
+def _field_problems(metadata: Mapping[str, str]) -> list[Problem]:
+    """Values of contract fields that the header check does not know, and keys that only look like one."""
+    found = []
+    for name, text in metadata.items():
+        if name in _JUDGED or (name not in _KNOWN and not _looks_known(name)):
+            continue
+        if name not in _KNOWN:
+            expected = f"one of {', '.join(_KNOWN)}, or free text under another name{suggestion(name, [*_KNOWN])}"
+            found.append(Problem("input.metadata", "metadata", expected, name))
+        elif name in _NUMBERS and not _is_finite(text):
+            found.append(Problem("input.metadata", f"metadata {name}", "a finite number", text))
+        elif name in _WORDS and text not in (choices := [each.value for each in _WORDS[name]]):
+            found.append(Problem("input.metadata", f"metadata {name}", f"one of {', '.join(choices)}", text))
+    return found
+
+
+def _looks_known(name: str) -> bool:
+    plain = name.lower().replace("-", "_")
+    return plain in _MISTAKEN or bool(get_close_matches(plain, _KNOWN, n=1, cutoff=0.8))
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _origin(name: str, config: RunConfig) -> str:
@@ -102,9 +173,11 @@ def save_capture(
     """Save one batch: logits [B, T, V], tokens [B, T], rewards [B], group offsets; replaces `path` in one step.
 
     Logits are float32, bfloat16 or float16, both alike. Ids become int64, the mask bool, and float64 rewards
-    or old_logps float32, the precision the loss computes in. `metadata` is kept as text; real_vocab_size, beta,
-    clip_eps, temperature and kl_estimator become defaults of the contract. Raises one InputError with everything
-    wrong with shapes, dtypes or metadata, before anything is written.
+    or old_logps float32, the precision the loss computes in. `metadata` is kept as text; real_vocab_size, clip_eps
+    and the contract fields beta, clip_eps_low, clip_eps_high, temperature, kl_estimator, token_normalizer,
+    fixed_constant, alpha, sequence_denominator, advantage, std_eps and std_eps_mode become defaults of the
+    contract, and what nearly reads like one of them is refused. Raises one InputError with everything wrong
+    with shapes, dtypes or metadata, before anything is written.
     """
     tensors = _stored_tensors(
         policy_logits=policy_logits,
@@ -118,7 +191,7 @@ def save_capture(
     texts |= {"format": FORMAT, "group_boundaries": json.dumps([int(edge) for edge in group_boundaries])}
     target = Path(path)
     entries = {name: TensorEntry(_code(value), tuple(value.shape)) for name, value in tensors.items()}
-    problems = header_problems(CaptureHeader(target, entries, texts))
+    problems = [*header_problems(CaptureHeader(target, entries, texts)), *_field_problems(texts)]
     if problems:
         raise InputError(problems)
     _write(target, tensors, texts)

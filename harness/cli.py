@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from harness.foreign_folders import foreign_folders
@@ -47,12 +47,16 @@ def _answer(tokens: list[str], *, debug: bool) -> int:
         from harness.commands import answer
 
         text, status = answer(tokens, _progress)
-        write(sys.stdout, text)
-        return status
     except SystemExit as stop:  # rich ends the process when the reader of --help is gone
         return stop.code if isinstance(stop.code, int) else 0
     except Exception as error:
         return _failed(error, tokens, debug)
+    try:
+        write(sys.stdout, text)
+    except OSError as error:  # a status without its report would pass for a verdict
+        write(sys.stderr, f"{NAME}: stdout cannot be written: {error.strerror or error}\n")
+        return BROKEN
+    return status
 
 
 def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
@@ -65,7 +69,8 @@ def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
         write(sys.stderr, f"{NAME}: internal error: {type(error).__name__}: {error}\n")
         return BROKEN
     write(sys.stderr, outcome.err)
-    write(sys.stdout, outcome.out)
+    with suppress(OSError):  # stderr has said it
+        write(sys.stdout, outcome.out)
     return outcome.status
 
 

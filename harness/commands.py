@@ -30,11 +30,18 @@ def answer(tokens: Sequence[str], on_progress: OnProgress) -> Answer:
     """Parse and run one command line. Raises RequestError for a mistake in it; prints nothing but help."""
     app = _app(tokens, on_progress)
     try:
-        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        command, bound, _ = app.parse_args(_lone_hyphens_last(tokens), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise usage_error(error, app) from None
     found: Answer | None = command(*bound.args, **bound.kwargs)
     return found or ("", 0)
+
+
+def _lone_hyphens_last(tokens: Sequence[str]) -> list[str]:
+    """`show - --quiet` as `show --quiet -- -`: the parser would take a lone hyphen for a flag."""
+    if list(tokens[:1]) != ["show"] or "--" in tokens or "-" not in tokens:
+        return [*tokens]
+    return [*(token for token in tokens if token != "-"), "--", *(token for token in tokens if token == "-")]
 
 
 def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
@@ -147,11 +154,11 @@ def _rendered(report: Report, settings: RunConfig, look: Look) -> str:
 
 
 def _report_text(name: str) -> str:
-    if name == "-":
-        return sys.stdin.read()
     path = Path(name)
     path = path / "report.json" if path.is_dir() else path
     try:
+        if name == "-":
+            return sys.stdin.read() if sys.stdin else ""
         return path.read_text(encoding="utf-8")
     except OSError as error:
         got = error.strerror or str(error)

@@ -14,6 +14,8 @@ from harness.run_config import RequestError
 from harness.snapshots.entry import Entry
 from reports import CaseResult, QuantityResult, Report, ReportFormatError
 
+LONE_WEIGHT = 1e6
+"""Above every change of size, below every change of a verdict."""
 SEVERITY = {
     "match": 0,
     "skipped": 1,
@@ -48,7 +50,7 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """0 the numbers agree, 1 they do not, 3 nothing could be compared."""
+        """0 the numbers agree, 1 they do not or one side has more of them, 3 nothing could be compared."""
         if not self.compared:
             return 3
         return 1 if self.numbers else 0
@@ -89,8 +91,9 @@ def _compare_reports(one: Report, other: Report) -> Comparison:
     mine, theirs = _by_name(one.cases), _by_name(other.cases)
     shared = [name for name in mine if name in theirs]
     numbers = [change for name in shared for change in _case_changes(name, mine[name], theirs[name])]
+    numbers += _lone_changes(mine, theirs)
     return Comparison(
-        contract=_changes(one.contract, other.contract),
+        contract=_changes({"op": _ops(one), **one.contract}, {"op": _ops(other), **other.contract}),
         environment=_changes(_surroundings(one), _surroundings(other)),
         numbers=_ranked(numbers),
         compared=sum(bool(mine[name].quantities and theirs[name].quantities) for name in shared),
@@ -102,9 +105,12 @@ def _by_name(cases: Iterable[CaseResult]) -> dict[str, CaseResult]:
     return {f"{case.name} ({case.layout}, {case.batch}, seed {case.seed})": case for case in cases}
 
 
+def _ops(report: Report) -> str:
+    return ", ".join(dict.fromkeys(case.op for case in report.cases if not case.expect.is_planted))
+
+
 def _surroundings(report: Report) -> dict[str, Any]:
-    ops = dict.fromkeys(case.op for case in report.cases if not case.expect.is_planted)
-    return {**report.environment, "op": ", ".join(ops), "transport": ", ".join(
+    return {**report.environment, "transport": ", ".join(
         dict.fromkeys(case.transport for case in report.cases if case.transport))}  # fmt: skip
 
 
@@ -120,6 +126,9 @@ def _case_changes(name: str, one: CaseResult, other: CaseResult) -> Iterable[Cha
                 _share(after) - _share(before)
             )
             yield Change(f"{name} {quantity}", _size(before), _size(after), weight)
+    for quantity in mine.keys() ^ theirs.keys():
+        words = ("there", "nothing") if quantity in mine else ("nothing", "there")
+        yield Change(f"{name} {quantity}", *words, LONE_WEIGHT)
 
 
 def _size(quantity: QuantityResult) -> str:
@@ -141,13 +150,24 @@ def _compare_entries(one: Sequence[Entry], other: Sequence[Entry], folders: tupl
     for name in shared:
         for quantity, words, weight in value_changes(mine[name], theirs[name], folders):
             numbers.append(Change(f"{name} {quantity}", *words, weight))
+    numbers += _lone_changes(mine, theirs)
     return Comparison(
-        contract=_changes(*({name: held[name].contract for name in shared} for held in (mine, theirs))),
+        contract=_changes(*({name: _said(held[name]) for name in shared} for held in (mine, theirs))),
         environment=_changes(*({name: held[name].key.environment for name in shared} for held in (mine, theirs))),
         numbers=_ranked(numbers),
         compared=len(shared),
         one_sided=_one_sided(mine, theirs),
     )
+
+
+def _said(entry: Entry) -> dict[str, Any]:
+    return {"op": entry.key.op, **entry.contract}
+
+
+def _lone_changes(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Change]:
+    """A case that one side lacks is no agreement."""
+    return [*(Change(name, "there", "nothing", LONE_WEIGHT) for name in mine if name not in theirs),
+            *(Change(name, "nothing", "there", LONE_WEIGHT) for name in theirs if name not in mine)]  # fmt: skip
 
 
 def _one_sided(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ def check_op(config: RunConfig) -> None:
 
 
 def _is_there(package: str) -> bool:
-    if not package.isidentifier():
+    # A rank has another __main__ than this process.
+    if not package.isidentifier() or package == "__main__":
         return False
     if importlib.util.find_spec(package) is not None:
         return True

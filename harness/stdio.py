@@ -37,13 +37,18 @@ def open_missing_streams() -> None:
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Write and flush; a reader that is gone, or letters the encoding lacks, are no reason to fail."""
+    """Write and flush; a reader that is gone, or letters the encoding lacks, are no reason to fail.
+
+    Raises OSError for a stream that takes no more, as on a full disk; stderr then goes quiet instead.
+    """
     try:
         stream.write(_encodable(stream, text))
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # Whatever is left in the buffer would raise again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
+            raise
 
 
 def _encodable(stream: TextIO, text: str) -> str:

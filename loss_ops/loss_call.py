@@ -33,7 +33,7 @@ class LossCall:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are: that of the first argument that is a tensor, in a call that has anything wrong."""
+        """The device of the policy logits; where they are no tensor, of the first argument that is one."""
         given = (self.policy_local_logits, self.action_ids, self.old_logps, self.rewards)
         return next((each.device for each in given if isinstance(each, Tensor)), torch.device("cpu"))
 

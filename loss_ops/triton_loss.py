@@ -26,7 +26,6 @@ from loss_ops.triton_lean import LazyResult, call_form, unchecked_program
 from loss_ops.triton_program import Write
 from loss_ops.triton_stages import TRITON_STAGES, program
 
-
 Gradient = Literal["backward", "forward"]
 
 

@@ -20,7 +20,13 @@ LARGEST_KEPT = 1 << 16
 
 
 def read_entries(folder: Path) -> list[Entry]:
-    """Every entry below `folder`, by name, none where that is missing. Raises InputError for a broken one."""
+    """Every entry below `folder`, by name, none where that is missing.
+
+    Raises InputError for a broken one, and where a file stands in the folder's place.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise InputError(Problem("input.snapshot", str(folder), "a folder", f"{place}, which is none"))
     return [read_entry(path) for path in sorted(folder.glob(f"*/{EXPECTED}.json"))]
 
 

@@ -327,3 +327,53 @@ def test_one_long_sequence_is_looked_at_in_parts(tmp_path: Path, monkeypatch: py
     held = tensors()
     held["policy_logits"][1, 2, 0] = float("nan")
     assert value_messages(write(tmp_path / "x.safetensors", held))[0].startswith("policy_logits[1, 2]")
+
+
+def test_every_contract_field_of_the_metadata_is_a_default(tmp_path: Path) -> None:
+    fields = {
+        "beta": 0.1, "clip_eps": 0.1, "clip_eps_high": 0.28, "temperature": 2.0, "kl_estimator": "k1",
+        "token_normalizer": "fixed_constant", "fixed_constant": 12.0, "advantage": "mean_std_sample",
+        "std_eps": 1e-4, "std_eps_mode": "add",
+    }  # fmt: skip
+    path = save_capture(tmp_path / "x.safetensors", **tensors(), group_boundaries=(0, 2), **fields)
+    expected = GRPOLossContract.for_batch(
+        num_sequences=B, padded_seq_len=T, vocab_size=V, group_boundaries=(0, 2), **fields
+    )
+    assert contract(path) == expected
+    given = RunConfig(normalizer="per_sequence_then_mean", clip_eps_high=0.3)
+    made, notes = capture_contract(read_header(path), given)
+    assert (made.reduction.fixed_constant, made.objective.clip_eps_high) == (None, 0.3)
+    assert notes == (
+        "token_normalizer per_sequence_then_mean (--normalizer) leaves out fixed_constant 12.0 of the capture",
+        "clip_eps_high 0.3 (--clip-eps-high) replaces 0.28 of the capture",
+        "token_normalizer per_sequence_then_mean (--normalizer) replaces fixed_constant of the capture",
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["betaa", "Beta", "temprature", "clip_epsilon", "epsilon_low", "kl", "vocab_size"]
+)
+def test_metadata_that_nearly_reads_like_a_contract_field_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(
+        InputError, match=f"metadata: expected one of real_vocab_size, clip_eps, beta, .* got {name}$"
+    ):
+        save_capture(path, **tensors(), group_boundaries=(0, 2), **{name: 1})
+    assert not path.exists()
+    with pytest.raises(InputError, match=name):
+        contract(write(path, tensors(), META | {name: "1"}))
+
+
+def test_free_text_stays_and_wrong_values_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    free = dict.fromkeys(("completions", "prompts", "model", "note", "step", "licence", "slice", "dataset"), "x")
+    assert (
+        read_header(save_capture(path, **tensors(), group_boundaries=(0, 2), **free)).metadata.items()
+        >= free.items()
+    )
+    with pytest.raises(InputError) as caught:
+        save_capture(path, **tensors(), group_boundaries=(0, 2), std_eps="small", advantage="mean")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "metadata std_eps: expected a finite number, got small",
+        "metadata advantage: expected one of mean_std_population, mean_std_sample, mean_only, got mean",
+    ]

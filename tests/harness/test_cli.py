@@ -408,3 +408,38 @@ def test_cuda_that_is_not_there() -> None:
         resolve_device(RunConfig(device="cuda"), Machine(4, 0, True))
     with pytest.raises(RequestError, match="torch is built without CUDA"):
         resolve_device(RunConfig(device="cuda"), Machine(4, 0, False))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("tokens", [("show", "{saved}"), ("show", "{saved}", "--format", "json")])
+def test_a_stdout_without_room_is_one_line_and_broken(
+    tmp_path: Path, saved: Path, tokens: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "w") as full:
+        status, _, err = finish(*(token.format(saved=saved) for token in tokens), cwd=tmp_path, stdout=full)
+    assert (status, err) == (4, "grpo-verify: stdout cannot be written: No space left on device\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_refusal_outlives_streams_without_room(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        status, _, err = finish("--tp", "0", "--json", cwd=tmp_path, stdout=full)
+        assert (status, err.count("\n")) == (2, 1)
+        assert finish("--tp", "0", "--json", cwd=tmp_path, stderr=full)[0] == 2
+
+
+@pytest.mark.parametrize("tokens", [("-",), ("-", "--quiet"), ("--quiet", "-"), ("--", "-")])
+def test_show_reads_standard_input(tmp_path: Path, saved: Path, tokens: tuple[str, ...]) -> None:
+    with saved.open() as report:
+        status, out, err = finish("show", *tokens, cwd=tmp_path, stdin=report)
+    assert (status, err) == (0, "")
+    assert out
+
+
+@pytest.mark.parametrize(
+    "tokens", [("show", "--bogus"), ("show", "{saved}", "--bogus"), ("show", "--bogus", "{saved}")]
+)
+def test_show_refuses_unknown_flags(call: Call, saved: Path, tokens: tuple[str, ...]) -> None:
+    status, out, err = call(*(token.format(saved=saved) for token in tokens))
+    assert (status, out) == (2, "")
+    assert "--bogus: expected a known flag" in err

@@ -37,13 +37,13 @@ def test_reports_are_compared_around_then_inside(tmp_path: Path) -> None:
         ("seed.objective.beta", "0.04", "0.1")
     ]
     assert [each.where for each in found.environment] == ["torch"]
-    assert [each.where.split()[0] for each in found.numbers] == ["x", "x", "y"]
+    assert [each.where.split()[0] for each in found.numbers] == ["x", "gone", "new", "x", "y"]
     assert found.numbers[0].after == "drift"
-    assert "up to 1048576 ULP" in found.numbers[1].after
+    assert "up to 1048576 ULP" in found.numbers[3].after
     assert (found.status, found.compared) == (1, 2)
     assert len(found.one_sided) == 2
     text = comparison_text(("a", "b"), found)
-    assert text.index("contract: 1 changed") < text.index("environment: 1") < text.index("numbers: 3")
+    assert text.index("contract: 1 changed") < text.index("environment: 1") < text.index("numbers: 5")
     assert json.loads(comparison_json(("a", "b"), found))["exit_status"] == 1
 
 
@@ -54,6 +54,28 @@ def test_equal_reports_agree_and_strangers_prove_nothing(tmp_path: Path) -> None
     text, status = compare(one, other)
     assert status == 3
     assert "nothing could be compared" in text
+
+
+def test_what_one_side_lacks_is_no_agreement(tmp_path: Path) -> None:
+    both = case("x")
+    more = QuantityResult(name="kl", verdict="match", elements=8)
+    wider = both.model_copy(update={"quantities": (*both.quantities, more)})
+    one = saved(tmp_path / "a.json", both)
+    for name, cases in (("case", (both, case("y"))), ("quantity", (wider,))):
+        other = saved(tmp_path / f"{name}.json", *cases)
+        for pair in ((one, other), (other, one)):
+            text, status = compare(*pair)
+            assert status == 1
+            assert "numbers: 1 changed" in text
+            assert "the numbers agree" not in text
+
+
+def test_another_op_is_told_first(tmp_path: Path) -> None:
+    one = saved(tmp_path / "a.json", case("x"))
+    other = saved(tmp_path / "b.json", case("x").model_copy(update={"op": "mine:loss"}))
+    text, status = compare(one, other)
+    assert status == 0
+    assert "contract: 1 changed\n  op: op -> mine:loss" in text
 
 
 @pytest.mark.parametrize("name", ["missing.json", "."])

@@ -38,6 +38,9 @@ def test_reveal_as_json_for_an_op_that_hides_its_ranks() -> None:
     ("tokens", "words"),
     [
         (("reveal", "--op", "grpo_los"), "did you mean|one of grpo_loss"),
+        (("reveal", "--op", "__main__:x"), "package.module:attribute of an installed package"),
+        (("snapshot", "save", __file__, "--batch", "seed"), "expected a folder"),
+        (("snapshot", "check", f"{__file__}/below", "--batch", "seed"), "expected a folder"),
         (("reveal", "--tokens", 0), "--tokens: expected at least 1"),
         (("reveal", "--sequences", 3), "--sequences: expected an even number"),
         (("snapshot", "check", "somewhere", "--beta", "-1"), "--beta"),

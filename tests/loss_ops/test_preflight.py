@@ -1,5 +1,6 @@
 """Preflight: whatever one rank has wrong, all ranks raise the same error before anything is computed."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from grpo_contract import (
 )
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
+from loss_ops.distributed_loss import KEPT, DistributedGRPOLossOp, _remember
 from loss_ops.gather import AllReduce, Gather, Gathered, Program, Request
 from loss_ops.loss_call import LossCall
 from loss_ops.stages import NATIVE_STAGES
@@ -319,6 +321,124 @@ def test_another_grad_scale_on_one_rank() -> None:
     found = errors_of_all(made)
     words = "grad_scale on rank (tp 1, dp 0): expected 1.0 as on rank (tp 0, dp 0), got 2.0"
     assert {str(error) for error, _ in found.values()} == {f"preflight: ranks disagree: {words}"}
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (True, 1.0), (0.0, -0.0), (2.0, torch.tensor(2.0))])
+def test_grad_scales_that_are_equal(one: Any, other: Any) -> None:
+    made = {
+        place: checked_program(call, NATIVE_STAGES, Checks(), grad_scale=other if place == (1, 0) else one)
+        for place, call in calls_of(small()).items()
+    }
+    assert set(run_virtual(made)) == set(PLACES)
+
+
+def test_another_zero_in_the_contract_is_named() -> None:
+    """Summaries and records compare the same text: where one differs, so does the other."""
+    calls = calls_of(with_contract(small(), objective={"clip_eps_low": 0.0}))
+    other = calls[1, 1].contract
+    minus = other.model_copy(update={"objective": other.objective.model_copy(update={"clip_eps_low": -0.0})})
+    (line,) = lines(raised(changed((1, 1), contract=minus)(calls), PreflightError))
+    assert line == "objective.clip_eps_low on rank (tp 1, dp 1): expected 0.0 as on rank (tp 0, dp 0), got -0.0"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_values_checked_on_one_rank_only(place: Place) -> None:
+    made = {
+        each: checked_program(call, NATIVE_STAGES, Checks("off" if each == place else "full"))
+        for each, call in calls_of(small()).items()
+    }
+    found = errors_of_all(made)
+    assert {type(error) for error, _ in found.values()} == {PreflightError}
+    assert {problem.where.split(" on ")[0] for problem in found[0, 0][0].problems} == {"validate"}
+
+
+@pytest.mark.parametrize("name", ["policy_local_logits", "action_ids", "old_logps", "rewards"])
+@pytest.mark.parametrize("value", [None, [1.0, 2.0]])
+def test_an_argument_that_is_no_tensor(name: str, value: Any) -> None:
+    error = raised(changed((1, 0), **{name: value})(calls_of(small())), InputError)
+    shown = "policy_logits" if name == "policy_local_logits" else name
+    assert lines(error) == [f"{shown}: expected a tensor, got {type(value).__name__}"]
+
+
+@pytest.mark.parametrize("name", ["ref_local_logits", "completion_mask"])
+def test_an_optional_argument_that_is_no_tensor(name: str) -> None:
+    error = raised(changed((1, 0), **{name: [1]})(calls_of(small())), InputError)
+    shown = "ref_logits" if name == "ref_local_logits" else name
+    assert lines(error) == [f"{shown}: expected a tensor, got list"]
+
+
+class Watched(DistributedGRPOLossOp):
+    """Keeps the checks and the scale of every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Checks, float]] = []
+
+    def _program(self, call: LossCall, checks: Checks, grad_scale: float, observe: Any) -> Program[Any]:
+        self.seen.append((checks, grad_scale))
+        return super()._program(call, checks, grad_scale, observe)
+
+    def call(self, batch: GlobalBatch, **options: Any) -> None:
+        self.apply(
+            batch.policy_logits, batch.action_ids, batch.old_logps, batch.rewards, contract=batch.contract,
+            completion_mask=batch.completion_mask, ref_local_logits=batch.ref_logits, **options,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"preflight": "alway"}, "preflight: expected always or once or off, got 'alway'"),
+        ({"validate": "ful"}, "validate: expected full or off, got 'ful'"),
+        ({"grad_scale": "two"}, "grad_scale: expected a finite number, got 'two'"),
+        ({"grad_scale": float("inf")}, "grad_scale: expected a finite number, got inf"),
+    ],
+)
+def test_a_bad_option_travels_through_preflight(options: dict[str, Any], words: str) -> None:
+    op = Watched()
+    with pytest.raises(InputError) as caught:
+        op.call(small(), **options)
+    assert lines(caught.value) == [words]
+    ((checks, scale),) = op.seen
+    assert checks.preflight
+    calls = calls_of(small())
+    made = {
+        place: checked_program(
+            call,
+            NATIVE_STAGES,
+            checks if place == (1, 1) else Checks(),
+            grad_scale=scale if place == (1, 1) else 1.0,
+        )
+        for place, call in calls.items()
+    }
+    assert {tuple(lines(error)) for error, _ in errors_of_all(made).values()} == {(words,)}
+
+
+@pytest.mark.parametrize("value", [1, True, torch.tensor(1.0)])
+def test_the_op_takes_a_grad_scale_as_a_float(value: Any) -> None:
+    op = Watched()
+    op.call(small(), grad_scale=value)
+    assert [repr(scale) for _, scale in op.seen] == ["1.0"]
+
+
+def test_once_is_once_for_each_contract() -> None:
+    op, batch = Watched(), small()
+    other = with_contract(batch, objective={"beta": 0.05})
+    rebuilt = replace(batch, contract=GRPOLossContract(**batch.contract.model_dump()))
+    for held, how in [
+        (batch, "off"), (batch, "once"), (batch, "once"), (rebuilt, "once"), (other, "once"), (batch, "once"),
+        (other, "once"),
+    ]:  # fmt: skip
+        op.call(held, preflight=how)
+    assert [checks.preflight for checks, _ in op.seen] == [False, True, False, False, True, False, False]
+
+
+def test_what_once_remembers_is_bounded() -> None:
+    agreed = OrderedDict[str, None]()
+    for number in range(KEPT + 5):
+        _remember(agreed, str(number))
+    assert len(agreed) == KEPT
+    assert str(KEPT + 4) in agreed
 
 
 def test_a_problem_outweighs_a_disagreement() -> None:

@@ -1,13 +1,21 @@
 """The ops below the loss: ratio and KL from dense logits, log-probabilities from sharded ones."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOVerifyError, InputError, LogprobContract, LogprobContractError, ShardingSpec
+from grpo_contract import (
+    GRPOVerifyError,
+    InputError,
+    LogprobContract,
+    LogprobContractError,
+    ShardingError,
+    ShardingSpec,
+)
 from loss_ops import kernel_registry
 from loss_ops.inputs import Slots
 from loss_ops.loss_program import selected_logprobs
@@ -194,6 +202,43 @@ def test_logits_that_are_not_the_owned_ones(logits: Tensor, ids: Tensor, words: 
     with pytest.raises(LogprobContractError) as caught:
         VocabParallelLogprobOp().apply(logits, ids, contract=CONTRACT, sharding=place())
     assert [str(problem) for problem in caught.value.problems] == [f"logprob.{words}"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "options", "kind", "words"),
+    [
+        (((0, 15),), {}, ShardingError, "sharding.vocab_shard_bounds[0]: expected stop 16, got stop 15"),
+        (
+            ((0, 6), (6, 16)),
+            {"tp_group": SimpleNamespace(size=lambda: 2)},
+            ShardingError,
+            "sharding.vocab_shard_bounds[1]: expected a start on a tile border (a multiple of 4), got 6",
+        ),
+        (((0, 8), (8, 16)), {}, InputError, "tp_group: expected a group of 2 ranks, got no group"),
+        (
+            ((0, 8), (8, 16)),
+            {"tp_group": SimpleNamespace(size=lambda: 4)},
+            InputError,
+            "tp_group: expected a group of 2 ranks, got a group of 4",
+        ),
+        (((0, 16),), {"temperature": 0.0}, InputError, "temperature: expected a finite number above 0, got 0.0"),
+        (
+            ((0, 16),),
+            {"temperature": torch.inf},
+            InputError,
+            "temperature: expected a finite number above 0, got inf",
+        ),
+    ],
+)
+def test_the_place_is_checked(
+    bounds: tuple[tuple[int, int], ...], options: dict[str, Any], kind: type[GRPOVerifyError], words: str
+) -> None:
+    logits = torch.zeros(4, bounds[0][1])
+    with pytest.raises(kind) as caught:
+        VocabParallelLogprobOp().apply(
+            logits, torch.zeros(4).long(), contract=CONTRACT, sharding=place(0, bounds), **options
+        )
+    assert [str(problem) for problem in caught.value.problems] == [words]
 
 
 def test_a_stated_number_of_slots_is_checked() -> None:

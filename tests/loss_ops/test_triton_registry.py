@@ -1,12 +1,20 @@
 """Where the Triton backends are offered, and that asking for one by name never gives another."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from grpo_contract import GRPOLossContract, InputError
 from loss_ops import kernel_registry
+from loss_ops.checked_program import Checks
+from loss_ops.gather import Program
+from loss_ops.loss_call import LossCall
 
 pytest.importorskip("triton")
+
+from loss_ops.triton_loss import TritonDistributedGRPOLossOp
+
 OPS = ("grpo_loss", "ratio_kl")
 
 
@@ -60,3 +68,42 @@ def test_cpu_tensors_are_refused_without_the_interpreter(monkeypatch: pytest.Mon
             torch.zeros(2),
             samples_per_prompt=2,
         )
+
+
+@pytest.mark.parametrize("how", [{}, {"gradient": "forward"}, {"inplace": True}])
+def test_a_refusal_travels_through_preflight(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
+    """A rank whose device, logits or options are refused must still reach the others."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    seen: list[Checks] = []
+
+    class Watched(TritonDistributedGRPOLossOp):
+        def _program(self, call: LossCall, checks: Checks, *rest: Any) -> Program[Any]:
+            seen.append(checks)
+            return super()._program(call, checks, *rest)
+
+    leaf, held = torch.zeros(2, 2, 32).requires_grad_(), contract()
+    with pytest.raises(InputError) as caught:
+        Watched().apply(
+            leaf, torch.zeros(2, 2).long(), torch.zeros(2, 2), torch.zeros(2), contract=held,
+            ref_local_logits=leaf.detach().clone(), **how,
+        )  # fmt: skip
+    (checks,) = seen
+    assert checks.preflight
+    assert caught.value.problems == checks.problems
+    codes = ["input.device", *(["input.inplace"] if "inplace" in how else [])]
+    assert [problem.code for problem in checks.problems] == codes
+
+
+def test_an_unknown_gradient_is_refused() -> None:
+    values = (torch.zeros(2, 2).long(), torch.zeros(2, 2), torch.zeros(2))
+    how: dict[str, Any] = {"gradient": "sideways", "ref_local_logits": torch.zeros(2, 2, 32)}
+    with pytest.raises(InputError, match="gradient: expected backward or forward, got 'sideways'"):
+        TritonDistributedGRPOLossOp().apply(torch.zeros(2, 2, 32), *values, contract=contract(), **how)
+
+
+def test_preflight_compares_when_the_gradient_is_written() -> None:
+    op = TritonDistributedGRPOLossOp()
+    forward, inplace = op._writing("forward", True), op._writing("inplace", True)
+    assert len({each._compared for each in (op, forward, inplace)}) == 3
+    assert len({each.identity for each in (op, forward, inplace)}) == 1
+    assert len({id(each._agreed) for each in (op, forward, inplace)}) == 3
