@@ -132,9 +132,9 @@ def _field_problems(metadata: Mapping[str, str]) -> list[Problem]:
             expected = f"one of {', '.join(_KNOWN)}, or free text under another name{suggestion(name, [*_KNOWN])}"
             found.append(Problem("input.metadata", "metadata", expected, name))
         elif name in _NUMBERS and not _is_finite(text):
-            found.append(Problem("input.metadata", f"metadata {name}", "a finite number", text))
+            found.append(Problem("input.metadata", f"metadata {name}", "a finite number", str(text)))
         elif name in _WORDS and text not in (choices := [each.value for each in _WORDS[name]]):
-            found.append(Problem("input.metadata", f"metadata {name}", f"one of {', '.join(choices)}", text))
+            found.append(Problem("input.metadata", f"metadata {name}", f"one of {', '.join(choices)}", str(text)))
     return found
 
 
@@ -146,7 +146,7 @@ def _looks_known(name: str) -> bool:
 def _is_finite(text: str) -> bool:
     try:
         return math.isfinite(float(text))
-    except ValueError:
+    except (ValueError, TypeError):
         return False
 
 

@@ -38,7 +38,8 @@ def save_update(path: Path | str, update: Update, workload: Dense) -> Path:
     blocks = [(start, min(start + workload.block, sequences)) for start in range(0, sequences, workload.block)]
     with torch.no_grad():
         policy = torch.cat([workload.logits(rollout, *block) for block in blocks])
-    objective, logprob = rollout.contract.objective, rollout.contract.logprob
+    contract = rollout.contract
+    objective, logprob, reduction = contract.objective, contract.logprob, contract.reduction
     return save_capture(
         path,
         policy_logits=policy,
@@ -50,7 +51,15 @@ def save_update(path: Path | str, update: Update, workload: Dense) -> Path:
         group_boundaries=geometry.group_boundaries,
         real_vocab_size=logprob.real_vocab_size,
         beta=objective.beta,
-        clip_eps=objective.clip_eps_low,
+        clip_eps_low=objective.clip_eps_low,
+        clip_eps_high=objective.clip_eps_high,
         temperature=objective.temperature,
         kl_estimator=objective.kl_estimator,
+        advantage=objective.advantage.kind,
+        std_eps=objective.advantage.std_eps,
+        std_eps_mode=objective.advantage.std_eps_mode,
+        token_normalizer=reduction.token_normalizer,
+        fixed_constant=reduction.fixed_constant,
+        alpha=reduction.alpha,
+        sequence_denominator=reduction.sequence_denominator,
     )
