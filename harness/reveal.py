@@ -115,8 +115,8 @@ def _runner(op: LossOp, layout: Layout) -> Run:
 
 
 def reveal_status(found: Sequence[Revealed]) -> int:
-    """0 all orders agree, 1 some differ, 3 no tree was revealed, or of several layouts never two."""
+    """0 all orders agree, 1 some differ, 3 where no two layouts could be compared."""
     if any(not each.agrees for each in found):
         return 1
-    proven = any(len(each.trees) > 1 or (each.trees and not each.refusals) for each in found)
+    proven = any(len(each.trees) > 1 for each in found)
     return 0 if proven else 3

@@ -52,7 +52,8 @@ def run(
         finished[index] = CaseResult.model_validate_json(text)
         on_progress(f"[{len(finished)}/{total}] {finished[index].name}: {finished[index].settled().verdict.value}")
 
-    on_progress(f"starting {plan.ranks} ranks on {plan.device} for {total} cases")
+    ranks = "1 rank" if plan.ranks == 1 else f"{plan.ranks} ranks"
+    on_progress(f"starting {ranks} on {plan.device} for {total} cases")
     request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout)
     outcome = launch(request, on_case=on_case)
     if hung := hung_case(todo, outcome):

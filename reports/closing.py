@@ -99,7 +99,7 @@ def _refused(report: Report) -> str:
 
 
 def _failed(report: Report) -> str:
-    blame = f"; the cause lies with {report.culprit}" if report.culprit else ""
+    blame = f": {report.culprit}" if report.culprit else ""
     return f"the run broke before it could finish{blame}"
 
 

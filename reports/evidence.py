@@ -12,6 +12,8 @@ def evidence_lines(cases: Iterable[CaseResult]) -> Iterator[str]:
     """Yield a line about measured power and one about mostly-zero gradients, where either is partial."""
     quantities = [quantity for case in cases if case.expect is Expect.MATCH for quantity in case.quantities]
     power = _least(quantities, lambda quantity: quantity.power)
+    if unproven := [name for name, chance in power.items() if not chance]:
+        yield f"not proven, for no changed summation order would show on some batch: {', '.join(unproven)}"
     if power:
         yield f"chance that a changed summation order would show, at least: {_shares(power)}"
     nonzero = _least(quantities, lambda quantity: quantity.nonzero_share)
