@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness import batches
-from harness.candidate import Groups, baseline_part, is_part, origin_of, run_candidate
+from harness.candidate import Groups, is_part, origin_of, run_candidate
 from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import have_drifted, with_rank_stages, with_virtual_stages
@@ -24,6 +24,7 @@ from harness.meeting import collective_timeout
 from harness.ops import LossOp, resolve
 from harness.planned import BatchPlan, Plan, PlannedCase
 from harness.power import measure_power
+from harness.rank_comparison import compare_rank
 from harness.rank_groups import device_of, join, layout_groups
 from harness.rank_outcome import RankOutcome, case_result
 from harness.rundir import ENVIRONMENT, RunDir, write_atomic
@@ -184,18 +185,7 @@ class RankRun:
         if expected.keys() != got.keys():
             there, here = ", ".join(expected), ", ".join(got)
             raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
-        frame = Frame.of(batch, expected)
-        return tuple(
-            compare(
-                name,
-                baseline_part(name, expected[name], value, sharding),
-                value,
-                origin_of(name, value, sharding),
-                sharded=is_part(name, value, sharding),
-                frame=frame,
-            )
-            for name, value in got.items()
-        )
+        return compare_rank(expected, got, sharding, Frame.of(batch, expected))
 
     def _repeat(self, first: Quantities, again: Quantities, sharding: ShardingSpec, run: int) -> list[Drift]:
         """Quantities in which a later run differs from the first; nothing when they repeat."""

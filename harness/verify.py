@@ -14,15 +14,15 @@ from torch import Tensor
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in, captured
-from harness.candidate import BY_SEQUENCE, baseline_part, is_part, origin_of
+from harness.candidate import BY_SEQUENCE
 from harness.capture import capture_contract, read_header
-from harness.comparison import compare
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
 from harness.ops import OWN, quantities_of, resolve
 from harness.planned import PlannedCase
 from harness.power import measure_power
+from harness.rank_comparison import compare_rank
 from harness.rank_outcome import RankOutcome, case_result
 from harness.run_config import RunConfig
 from harness.virtual_run import run_virtual_case
@@ -169,17 +169,7 @@ def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layou
 def _outcome(expected: Quantities, got: Quantities, place: ShardingSpec, frame: Frame) -> RankOutcome:
     shard = (slice(*place.sequence_shard), slice(None), slice(*place.vocab_shard))
     parts = {name: value[shard] if name == GRADIENT else value for name, value in got.items()}
-    drifts = tuple(
-        compare(
-            name,
-            baseline_part(name, expected[name], part, place),
-            part,
-            origin_of(name, part, place),
-            sharded=is_part(name, part, place),
-            frame=frame,
-        )
-        for name, part in parts.items()
-    )
+    drifts = compare_rank(expected, parts, place, frame)
     return RankOutcome(tp_rank=place.tp_rank, dp_rank=place.dp_rank, drifts=drifts)
 
 
