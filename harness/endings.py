@@ -39,7 +39,13 @@ class Ending:
 
 def ending_of(watch: Watch, exited: bool, signals: Sequence[str]) -> Ending | None:
     """The ending, or None while the launch goes on. `exited`: the command had ended before the last look."""
-    return _interrupted(signals) or _broken(watch, exited) or _exited(watch, exited) or _overdue(watch)
+    return (
+        _interrupted(signals)
+        or _broken(watch, exited)
+        or _finished(watch)
+        or _exited(watch, exited)
+        or _overdue(watch)
+    )
 
 
 def _interrupted(signals: Sequence[str]) -> Ending | None:
@@ -62,6 +68,12 @@ def _broken(watch: Watch, exited: bool) -> Ending | None:
         over = exited or told or now - watch.first_failure > FAILURE_GRACE
         return _failed(watch) if over else None
     return None
+
+
+def _finished(watch: Watch) -> Ending | None:
+    """Once all ranks are done and gone there is nothing to wait for: torchrun itself takes half a second more."""
+    gone = watch.all_done and not watch.living_pids()
+    return Ending(OutcomeKind.FINISHED) if gone and not watch.deaths() else None
 
 
 def _exited(watch: Watch, exited: bool) -> Ending | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from grpo_contract import ShardingSpec
+from harness.batch_store import BatchStore, run_alone
 from harness.candidate import Groups, run_candidate
 from harness.ops import LossOp
 from harness.planned import PlannedCase
@@ -23,19 +24,23 @@ Quantities = dict[str, torch.Tensor]
 
 
 class FaultRun:
-    """One planted fault on top of the good op."""
+    """One planted fault on top of the good op; `store` holds the batches and the good op's baselines."""
 
-    def __init__(self, name: str, good: LossOp, watch: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, name: str, good: LossOp, store: BatchStore, watch: Callable[[str], None] | None = None
+    ) -> None:
         assert isinstance(good, DistributedGRPOLossOp)
         self.fault = next(fault for fault in FAULTS if fault.name == name)
         self.good = good
         self.op = faulty_op(name, good)
         self.op.on_collective = watch
+        self._store = store
 
     def baseline(self, batch: GlobalBatch) -> Quantities:
         """At 1x1: of the faulty op itself, whose fault lies in the layout, or of the good op."""
-        op = self.op if self.fault.kind == "layout" else self.good
-        return run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+        if self.fault.kind == "layout":
+            return run_alone(self.op, batch)
+        return self._store.baseline(self.good, batch)
 
     def candidate(
         self, batch: GlobalBatch, sharding: ShardingSpec, groups: Groups, status: StatusWriter
@@ -44,31 +49,27 @@ class FaultRun:
         contract = contract_on_rank(self.fault.name, batch.contract, sharding)
         return run_candidate(self.op, batch, sharding, groups, status, contract)
 
+    def pick_seed(self, case: PlannedCase) -> int | None:
+        """The first seed on which virtual ranks show the fault in a quantity that must show it, or None.
 
-def pick_seed(case: PlannedCase, build: Callable[[int], GlobalBatch], good: LossOp) -> int | None:
-    """The first seed on which virtual ranks show the fault in a quantity that must show it, or None.
-
-    A fault that only reorders a sum leaves some batches unmoved; one that it moves makes a miss mean something.
-    """
-    assert case.fault is not None
-    assert case.seed is not None
-    run = FaultRun(case.fault, good)
-    if run.fault.kind == "disagreement":
-        return case.seed
-    for seed in range(case.seed, case.seed + SEEDS_TRIED):
-        try:
-            if _shows(run, build(seed), case.layout):
-                return seed
-        except NeedsRealRanks:
+        A fault that only reorders a sum leaves some batches unmoved; a batch that it moves makes a miss count.
+        """
+        assert case.seed is not None
+        if self.fault.kind == "disagreement":
             return case.seed
-    return None
+        for seed in range(case.seed, case.seed + SEEDS_TRIED):
+            try:
+                if self._shows(self._store.batch(case.batch, seed), case.layout):
+                    return seed
+            except NeedsRealRanks:
+                return case.seed
+        return None
 
-
-def _shows(run: FaultRun, batch: GlobalBatch, layout: tuple[int, int]) -> bool:
-    expected = run.baseline(batch)
-    outcome = run_layout(batch, *layout, op=run.op)
-    return any(
-        not torch.equal(expected[name].view(torch.int32), outcome.quantities(place)[name].view(torch.int32))
-        for place in outcome.results
-        for name in run.fault.quantities
-    )
+    def _shows(self, batch: GlobalBatch, layout: tuple[int, int]) -> bool:
+        expected = self.baseline(batch)
+        outcome = run_layout(batch, *layout, op=self.op)
+        return any(
+            not torch.equal(expected[name].view(torch.int32), outcome.quantities(place)[name].view(torch.int32))
+            for place in outcome.results
+            for name in self.fault.quantities
+        )

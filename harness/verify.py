@@ -16,6 +16,7 @@ from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in, captured
 from harness.candidate import BY_SEQUENCE
 from harness.capture import capture_contract, read_header
+from harness.case_result import case_result
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
@@ -23,7 +24,7 @@ from harness.ops import OWN, quantities_of, resolve
 from harness.planned import PlannedCase
 from harness.power import measure_power
 from harness.rank_comparison import compare_rank
-from harness.rank_outcome import RankOutcome, case_result
+from harness.rank_outcome import RankOutcome
 from harness.run_config import RunConfig
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch

@@ -57,7 +57,10 @@ def _run(rundir: object, rank: int, local_rank: int, status: object) -> None:
     gc.enable()
     torch.set_num_threads(1)
     plan = Plan.model_validate_json(rundir.plan.read_text())
-    RankRun(plan, rundir, rank, local_rank, status).run()
+    kind: type[RankRun] = RankRun
+    if plan.transport == "virtual":
+        from harness.virtual_rank_run import VirtualRankRun as kind
+    kind(plan, rundir, rank, local_rank, status).run()
 
 
 def leave(status: int) -> NoReturn:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from grpo_contract import ContractError, GRPOLossContract, ShardingSpec
 from harness.batch_spec import CONTROL
+from harness.case_result import case_result
 from harness.environment import environment
 from harness.planned import PlannedCase
-from harness.rank_outcome import RankOutcome, case_result
+from harness.rank_outcome import RankOutcome
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op

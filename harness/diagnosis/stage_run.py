@@ -6,7 +6,7 @@ Stages are [S, T] float32 tensors of a rank's own sequences: logp, ratio, kl, po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,7 +19,7 @@ from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_order import STAGE_PREFIX
 from harness.drift import Drift
 from harness.ops import LossOp
-from harness.rank_outcome import RankOutcome
+from harness.rank_outcome import RankOutcome, have_drifted
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -66,11 +66,6 @@ def with_rank_stages(
     )
     run_candidate(op, batch, sharding, groups, observe=_recorder(got))
     return outcome.model_copy(update={"stages": compare_stages(expected, got, batch, sharding)})
-
-
-def have_drifted(outcomes: Iterable[RankOutcome]) -> bool:
-    """Whether any rank saw a difference."""
-    return any(drift.mismatched for outcome in outcomes for drift in outcome.drifts)
 
 
 def compare_stages(expected: Stages, got: Stages, batch: GlobalBatch, sharding: ShardingSpec) -> tuple[Drift, ...]:

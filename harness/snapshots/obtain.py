@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from grpo_contract import ShardingSpec
+from harness.batch_store import build_batch
 from harness.candidate import Groups, run_candidate
 from harness.environment import environment
 from harness.ops import resolve
 from harness.planned import Plan
-from harness.rank_run import build_batch
 from harness.snapshots.digests import digest_of
 from harness.snapshots.entry import Entry, SnapshotKey
 

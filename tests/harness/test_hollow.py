@@ -9,12 +9,13 @@ from torch import Tensor
 from grpo_contract import InputError
 from harness.batch_spec import BUILT_IN, contract_for
 from harness.batches import built_in
+from harness.case_result import case_result
 from harness.drift import Drift
 from harness.launch import LaunchOutcome, OutcomeKind
 from harness.ops import quantities_of
 from harness.plan import make_plan
 from harness.planned import PlannedCase
-from harness.rank_outcome import RankOutcome, case_result
+from harness.rank_outcome import RankOutcome
 from harness.run import make_report
 from harness.run_config import RunConfig
 from harness.rundir import RunDir

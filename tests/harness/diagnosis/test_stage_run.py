@@ -8,10 +8,10 @@ from torch import Tensor
 
 from grpo_contract import ShardingSpec
 from harness.candidate import Groups
-from harness.diagnosis.stage_run import have_drifted, virtual_stages, with_rank_stages, with_virtual_stages
+from harness.diagnosis.stage_run import virtual_stages, with_rank_stages, with_virtual_stages
 from harness.drift import Drift
 from harness.ops import resolve, shows_stages, stages_of
-from harness.rank_outcome import RankOutcome
+from harness.rank_outcome import RankOutcome, have_drifted
 from harness.verify import _runner
 from loss_ops.controls import faulty_op
 from loss_ops.distributed_loss import DistributedGRPOLossOp

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from harness.case_result import case_result, pattern_of
 from harness.comparison import compare
 from harness.drift import Drift
 from harness.planned import PlannedCase
-from harness.rank_outcome import RankOutcome, case_result, pattern_of
+from harness.rank_outcome import RankOutcome
 from reports import CaseResult, Expect, QuantityResult, Verdict
 from reports.cases import Rank
 

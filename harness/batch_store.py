@@ -1,0 +1,57 @@
+"""The batch a rank works on, and what ops give for it at 1x1: kept until another batch is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from grpo_contract import ShardingSpec
+from harness import batches
+from harness.candidate import Groups, run_candidate
+from harness.ops import LossOp
+from harness.planned import BatchPlan
+from loss_ops.batch import GlobalBatch
+
+Quantities = dict[str, Tensor]
+
+
+class BatchStore:
+    """The latest batch of `planned` on `device`, with the baselines of that batch by op."""
+
+    def __init__(self, planned: Mapping[str, BatchPlan], device: torch.device) -> None:
+        self._planned, self._device = planned, device
+        self._held: tuple[tuple[str, int | None], GlobalBatch] | None = None
+        self._baselines: list[tuple[LossOp, Quantities]] = []
+
+    def batch(self, name: str, seed: int | None) -> GlobalBatch:
+        """The batch `name` drawn with `seed`; a capture has no seed."""
+        key = (name, seed)
+        if self._held is None or self._held[0] != key:
+            self._baselines = []
+            self._held = (key, build_batch(self._planned[name], seed).to(self._device))
+        return self._held[1]
+
+    def baseline(self, op: LossOp, batch: GlobalBatch) -> Quantities:
+        """What `op` gives for `batch` on one rank alone. Raises what the op raises."""
+        if self._held is None or batch is not self._held[1]:
+            return run_alone(op, batch)
+        for known, quantities in self._baselines:
+            if known is op:
+                return quantities
+        self._baselines.append((op, run_alone(op, batch)))
+        return self._baselines[-1][1]
+
+
+def run_alone(op: LossOp, batch: GlobalBatch) -> Quantities:
+    """The quantities of `op` at 1x1."""
+    return run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+
+
+def build_batch(planned: BatchPlan, seed: int | None) -> GlobalBatch:
+    """The tensors of a planned batch on the CPU."""
+    if planned.spec is not None:
+        return batches.built_in(planned.spec, seed or 0, planned.contract)
+    assert planned.path is not None
+    return batches.captured(planned.path, planned.contract)
