@@ -15,6 +15,7 @@ from harness.planned import BatchPlan
 from loss_ops.batch import GlobalBatch
 
 Quantities = dict[str, Tensor]
+DIGEST_CHARACTERS = 32
 
 
 class BatchStore:
@@ -24,12 +25,13 @@ class BatchStore:
         self._planned, self._device = planned, device
         self._held: tuple[tuple[str, int | None], GlobalBatch] | None = None
         self._baselines: list[tuple[LossOp, Quantities]] = []
+        self._digests: tuple[Quantities, dict[str, str]] | None = None
 
     def batch(self, name: str, seed: int | None) -> GlobalBatch:
         """The batch `name` drawn with `seed`; a capture has no seed."""
         key = (name, seed)
         if self._held is None or self._held[0] != key:
-            self._baselines = []
+            self._baselines, self._digests = [], None
             self._held = (key, build_batch(self._planned[name], seed).to(self._device))
         return self._held[1]
 
@@ -42,6 +44,20 @@ class BatchStore:
                 return quantities
         self._baselines.append((op, run_alone(op, batch)))
         return self._baselines[-1][1]
+
+    def digests(self, op: LossOp, batch: GlobalBatch) -> dict[str, str]:
+        """What stands for the bits of `op`'s baseline in a report."""
+        quantities = self.baseline(op, batch)
+        if self._digests is None or self._digests[0] is not quantities:
+            self._digests = (quantities, digests_of(quantities))
+        return self._digests[1]
+
+
+def digests_of(quantities: Quantities) -> dict[str, str]:
+    """For each quantity the digest of its bits that a snapshot would keep, shortened."""
+    from harness.snapshots.digests import digest_of
+
+    return {name: digest_of(name, value).digest[:DIGEST_CHARACTERS] for name, value in quantities.items()}
 
 
 def run_alone(op: LossOp, batch: GlobalBatch) -> Quantities:

@@ -25,6 +25,7 @@ def case_result(
     *,
     transport: str,
     power: Mapping[str, float] | None = None,
+    digests: Mapping[str, str] | None = None,
     must_show: tuple[str, ...] = (),
     pattern: str | None = None,
     must_say: str | None = None,
@@ -33,9 +34,9 @@ def case_result(
 
     `pattern` is what the drift of that quantity must look like, `must_say` the field that every rank's refusal
     must name. `power` is the measured chance, by quantity,
-    that another summation order would show on this batch.
+    that another summation order would show on this batch, `digests` stand for the baseline's bits.
     """
-    quantities = tuple(_quantity(parts, power or {}) for parts in _by_name(outcomes))
+    quantities = tuple(_quantity(parts, power or {}, digests or {}) for parts in _by_name(outcomes))
     verdict, reason = _verdict(outcomes, quantities)
     if verdict is Verdict.DRIFT and must_show:
         verdict, reason = _judge_fault(quantities, must_show, pattern)
@@ -128,7 +129,9 @@ def _judge_fault(
     return Verdict.CAUGHT, f"{seen}: {pattern}" if pattern else seen
 
 
-def _quantity(parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float]) -> QuantityResult:
+def _quantity(
+    parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float], digests: Mapping[str, str]
+) -> QuantityResult:
     drifts = [drift for _, drift in parts]
     distinct = {drift.shard: drift for drift in drifts}.values()
     elements = sum(drift.elements for drift in distinct)
@@ -142,6 +145,7 @@ def _quantity(parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float]
         elements=elements,
         nonzero_share=nonzero / elements if elements else 0.0,
         power=chance,
+        baseline_digest=digests.get(drifts[0].name),
     )
     return _with_drift(result, parts, seen) if seen else result
 

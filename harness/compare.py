@@ -16,6 +16,9 @@ from reports import CaseResult, QuantityResult, Report, ReportFormatError
 
 LONE_WEIGHT = 1e6
 """Above every change of size, below every change of a verdict."""
+BASELINE_WEIGHT = 1e3
+"""Above what drifts, which is measured against the baseline."""
+SHOWN = 12
 SEVERITY = {
     "match": 0,
     "skipped": 1,
@@ -47,6 +50,8 @@ class Comparison:
     numbers: tuple[Change, ...]
     compared: int
     one_sided: tuple[str, ...] = ()
+    bits: bool = True
+    """Whether the numbers themselves were compared, or only how far each side found its own layouts apart."""
 
     @property
     def status(self) -> int:
@@ -91,6 +96,7 @@ def _compare_reports(one: Report, other: Report) -> Comparison:
     mine, theirs = _by_name(one.cases), _by_name(other.cases)
     shared = [name for name in mine if name in theirs]
     numbers = [change for name in shared for change in _case_changes(name, mine[name], theirs[name])]
+    numbers += _baseline_changes([(mine[name], theirs[name]) for name in shared])
     numbers += _lone_changes(mine, theirs)
     return Comparison(
         contract=_changes({"op": _ops(one), **one.contract}, {"op": _ops(other), **other.contract}),
@@ -98,7 +104,12 @@ def _compare_reports(one: Report, other: Report) -> Comparison:
         numbers=_ranked(numbers),
         compared=sum(bool(mine[name].quantities and theirs[name].quantities) for name in shared),
         one_sided=_one_sided(mine, theirs),
+        bits=_has_digests(one) and _has_digests(other),
     )
+
+
+def _has_digests(report: Report) -> bool:
+    return any(quantity.baseline_digest for case in report.cases for quantity in case.quantities)
 
 
 def _by_name(cases: Iterable[CaseResult]) -> dict[str, CaseResult]:
@@ -129,6 +140,19 @@ def _case_changes(name: str, one: CaseResult, other: CaseResult) -> Iterable[Cha
     for quantity in mine.keys() ^ theirs.keys():
         words = ("there", "nothing") if quantity in mine else ("nothing", "there")
         yield Change(f"{name} {quantity}", *words, LONE_WEIGHT)
+
+
+def _baseline_changes(pairs: Iterable[tuple[CaseResult, CaseResult]]) -> list[Change]:
+    """Quantities whose bits on one rank are not the same in both reports, once a batch and seed."""
+    found: dict[str, Change] = {}
+    for one, other in pairs:
+        theirs = {each.name: each.baseline_digest for each in other.quantities}
+        for each in one.quantities:
+            before, after = each.baseline_digest, theirs.get(each.name)
+            if before and after and before != after:
+                where = f"baseline {one.batch}, seed {one.seed}, {each.name}"
+                found[where] = Change(where, f"bits {before[:SHOWN]}", f"bits {after[:SHOWN]}", BASELINE_WEIGHT)
+    return list(found.values())
 
 
 def _size(quantity: QuantityResult) -> str:

@@ -23,8 +23,9 @@ def comparison_text(names: tuple[str, str], found: Comparison) -> str:
             lines.append(f"  and {len(changes) - MOST_SHOWN} more")
     if found.one_sided:
         lines += ["", *found.one_sided[:MOST_SHOWN]]
+    agree = "the numbers agree, bit for bit," if found.bits else "verdicts agree, not compared are the numbers,"
     ends = {
-        0: f"the numbers agree in all {found.compared} shared places",
+        0: f"{agree} in all {found.compared} shared places",
         1: f"DRIFT: numbers differ ({found.compared} places were compared)",
         3: "nothing could be compared: the two share no case with numbers",
     }
@@ -36,6 +37,7 @@ def comparison_json(names: tuple[str, str], found: Comparison) -> str:
     parts = {
         title: [vars(each) for each in getattr(found, title)] for title in ("contract", "environment", "numbers")
     }
-    content = {"a": names[0], "b": names[1], "exit_status": found.status, "compared": found.compared, **parts,
+    content = {"a": names[0], "b": names[1], "exit_status": found.status, "compared": found.compared,
+               "bits": found.bits, **parts,
                "one_sided": list(found.one_sided)}  # fmt: skip
     return json.dumps(content, indent=2) + "\n"

@@ -103,11 +103,17 @@ class RankRun:
             outcomes,
             transport=self.plan.transport,
             power={} if outcomes[0].error else power,
+            digests={} if outcomes[0].error else self._digests_of(case),
             must_show=fault.quantities if fault else (),
             pattern=fault.pattern_at(case.layout) if fault else None,
             must_say=fault.must_say if fault else None,
         )
         self.rundir.write_case(case.index, result.model_dump_json())
+
+    def _digests_of(self, case: PlannedCase) -> dict[str, str]:
+        if case.expect != "match":
+            return {}
+        return self.store.digests(self.op, self.store.batch(case.batch, case.seed))
 
     def power_of(self, case: PlannedCase) -> dict[str, float]:
         """The chance that another order would show in a case that has to match, measured once a batch and seed."""

@@ -38,12 +38,12 @@ def faulty_op(name: str, base: DistributedGRPOLossOp | None = None) -> Distribut
 
 
 def contract_on_rank(name: str, contract: GRPOLossContract, sharding: ShardingSpec) -> GRPOLossContract:
-    """The contract that a rank holds under the fault: another one only for a disagreement, on one rank."""
-    if (
-        name != "beta_differs_on_one_tp_rank"
-        or sharding.tp_rank != sharding.tp_degree - 1
-        or sharding.tp_degree == 1
-    ):
+    """The contract that a rank holds under the fault: another one only for a disagreement, on its ranks."""
+    odd = {
+        "beta_differs_on_one_tp_rank": 0 < sharding.tp_rank == sharding.tp_degree - 1,
+        "beta_differs_on_one_dp_rank": 0 < sharding.dp_rank == sharding.dp_degree - 1,
+    }
+    if not odd.get(name):
         return contract
     objective = contract.objective.model_copy(update={"beta": contract.objective.beta + 0.01})
     return contract.model_copy(update={"objective": objective})

@@ -144,4 +144,12 @@ FAULTS: tuple[Fault, ...] = (
         kind="disagreement",
         must_say="objective.beta",
     ),
+    Fault(
+        "beta_differs_on_one_dp_rank",
+        (1, 2),
+        (),
+        "the ranks of the last sequence shard hold a contract with another beta, and agree among themselves",
+        kind="disagreement",
+        must_say="objective.beta",
+    ),
 )

@@ -57,6 +57,7 @@ class QuantityResult(Record):
 
     `ulp_histogram[k]` counts drifting elements whose ULP distance has k binary digits: 0 is +0 against -0, 1 a
     distance of 1, 2 one of 2 or 3, and so on; `not_numbers` those where one side is a NaN, which are in no bucket.
+    `baseline_digest` stands for the baseline's raw bits: equal digests of two reports are equal bits.
     """
 
     name: Text
@@ -70,6 +71,7 @@ class QuantityResult(Record):
     pattern: Text | None = None
     nonzero_share: Share | None = None
     power: Share | None = None
+    baseline_digest: Text | None = optional()
     ulp_histogram: tuple[Count, ...] = optional(())
     not_numbers: Count = optional(0)
     shares: Shares | None = optional()

@@ -56,6 +56,24 @@ def test_equal_reports_agree_and_strangers_prove_nothing(tmp_path: Path) -> None
     assert "nothing could be compared" in text
 
 
+def test_other_bits_are_told_where_every_layout_agrees(tmp_path: Path) -> None:
+    def with_digest(digest: str | None) -> CaseResult:
+        quantity = QuantityResult(name="kl", verdict="match", elements=8, baseline_digest=digest)
+        return case("x").model_copy(update={"quantities": (quantity,)})
+
+    one = saved(tmp_path / "a.json", with_digest("0123"), with_digest("0123").model_copy(update={"name": "y"}))
+    text, status = compare(one, one)
+    assert (status, "bit for bit" in text) == (0, True)
+    other = saved(tmp_path / "b.json", with_digest("0124"), with_digest("0124").model_copy(update={"name": "y"}))
+    text, status = compare(one, other)
+    assert status == 1
+    assert text.count("bits 0123 -> bits 0124") == 1
+    older = saved(tmp_path / "c.json", with_digest(None), with_digest(None).model_copy(update={"name": "y"}))
+    text, status = compare(one, older)
+    assert (status, "bit for bit" in text) == (0, False)
+    assert "not compared are the numbers" in text
+
+
 def test_what_one_side_lacks_is_no_agreement(tmp_path: Path) -> None:
     both = case("x")
     more = QuantityResult(name="kl", verdict="match", elements=8)

@@ -101,10 +101,13 @@ def test_the_scaled_gradient_is_exactly_twice() -> None:
     assert fault.pattern_at((1, 2)) == "constant factor 2"
 
 
-@pytest.mark.parametrize("layout", [(2, 1), (4, 1), (2, 2)])
-def test_a_disagreement_is_refused(layout: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("axis", "layout"),
+    [("tp", (2, 1)), ("tp", (4, 1)), ("tp", (2, 2)), ("dp", (1, 2)), ("dp", (1, 4)), ("dp", (2, 2))],
+)
+def test_a_disagreement_is_refused(axis: str, layout: tuple[int, int]) -> None:
     batch = drawn(CONTROL, 0)
-    name = "beta_differs_on_one_tp_rank"
+    name = f"beta_differs_on_one_{axis}_rank"
     programs = {}
     for each in layout_shardings(batch, *layout):
         contract = contract_on_rank(name, batch.contract, each)
@@ -112,17 +115,18 @@ def test_a_disagreement_is_refused(layout: tuple[int, int]) -> None:
         programs[each.tp_rank, each.dp_rank] = checked_program(call, faulty_op(name).stages, Checks())
     with pytest.raises(PreflightError) as caught:
         run_virtual(programs)
-    assert all(
-        problem.where.startswith(f"objective.beta on rank (tp {layout[0] - 1}")
-        for problem in caught.value.problems
-    )
-    assert len(caught.value.problems) == layout[1]
+    tp, dp = layout
+    odd = [(tp - 1, d) for d in range(dp)] if axis == "tp" else [(t, dp - 1) for t in range(tp)]
+    assert {problem.where for problem in caught.value.problems} == {
+        f"objective.beta on rank (tp {t}, dp {d})" for t, d in odd
+    }
 
 
-def test_a_disagreement_needs_a_second_rank() -> None:
+@pytest.mark.parametrize("axis", ["tp", "dp"])
+def test_a_disagreement_needs_a_second_rank(axis: str) -> None:
     batch = drawn(CONTROL, 0)
     alone = ShardingSpec.even(1, 1, contract=batch.contract)
-    assert contract_on_rank("beta_differs_on_one_tp_rank", batch.contract, alone) is batch.contract
+    assert contract_on_rank(f"beta_differs_on_one_{axis}_rank", batch.contract, alone) is batch.contract
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=names)

@@ -1,0 +1,228 @@
+"""Every layout that this machine's devices can hold, native and Triton, with all planted faults, in one go.
+
+    python3 benchmarks/full_matrix.py --out DIR [--wheels DIR] [--seconds 520]
+    python3 benchmarks/full_matrix.py --out DIR --device cpu --ranks 4       (a rehearsal over gloo)
+
+Runs from a checkout and needs no network: packages that are missing are taken from `--wheels`. Leaves
+`DIR/matrix.json` (every report, the times of each phase, what was not run and why) and `DIR/matrix.log`.
+NVLink multicast stays off. The exit status is 0 when every run was green, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTURE = ROOT / "tests" / "data" / "smollm2-b4-t8.safetensors"
+BATCHES = ("seed", "long", "ragged", "wide")
+NEEDED = ("pydantic", "cyclopts", "junitparser")
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+DEGREES = (1, 2, 4, 8)
+PHASE_CONFIG = {"cuda": "4,8,256,32768", "cpu": "2,4,32,1024"}
+
+
+@dataclass
+class Matrix:
+    """One run of everything: what is found so far, and how much time is left."""
+
+    options: argparse.Namespace
+    log: TextIO
+    deadline: float
+    environment: dict[str, str]
+    found: dict[str, Any] = field(default_factory=lambda: {"runs": [], "phases": [], "not_run": []})
+
+    def say(self, text: str) -> None:
+        """Print and log."""
+        print(text, flush=True)
+        self.log.write(text + "\n")
+        self.log.flush()
+
+    def run(self, name: str, command: list[str], limit: float, **environment: str) -> str | None:
+        """The standard output of a command; None, and noted as not run, when there was no time for it."""
+        left = self.deadline - time.monotonic()
+        if left < 15.0:
+            self.skip(name, "out of time")
+            return None
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env={**self.environment, **environment}, timeout=min(limit, left), text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            self.skip(name, f"took more than {min(limit, left):.0f} s")
+            return None
+        self.log.write(done.stdout)
+        self.say(f"{name}: status {done.returncode}, {time.monotonic() - started:.1f} s")
+        return done.stdout
+
+    def skip(self, name: str, why: str) -> None:
+        """Note what was not run."""
+        self.found["not_run"].append({"name": name, "why": why})
+        self.say(f"{name}: not run, {why}")
+
+
+def main() -> int:
+    """Run everything, write both files."""
+    options = parsed()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "matrix.log").open("w") as log:
+        matrix = Matrix(options, log, time.monotonic() + options.seconds, prepared_environment(options))
+        ranks = options.ranks or device_count(matrix)
+        if ranks < 1:
+            sys.exit("full_matrix: expected at least one CUDA device, got none (--device cpu --ranks N rehearses)")
+        layouts = [(tp, dp) for tp in DEGREES for dp in DEGREES if tp * dp <= ranks]
+        matrix.say(f"{ranks} ranks on {options.device}; layouts {', '.join(map(name_of, layouts))}")
+        verify_all(matrix, layouts)
+        if options.device == "cuda":
+            shared_device(matrix)
+        for tp, dp in layouts:
+            time_phases(matrix, tp, dp)
+        unreachable = [(tp, dp) for tp in DEGREES for dp in DEGREES if ranks < tp * dp <= max(DEGREES)]
+        for layout in unreachable:
+            matrix.skip(f"{name_of(layout)} over its own devices", f"needs {layout[0] * layout[1]}, has {ranks}")
+        compare_digests(matrix)
+        (options.out / "matrix.json").write_text(json.dumps(matrix.found, indent=1) + "\n")
+    return summary(matrix)
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--wheels", type=Path)
+    parser.add_argument("--seconds", type=float, default=520.0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--ranks", type=int, default=0, help="without it, one rank on each CUDA device")
+    parser.add_argument("--shared-ranks", type=int, default=8, help="ranks on one device, for comparison")
+    return parser.parse_args()
+
+
+def prepared_environment(options: argparse.Namespace) -> dict[str, str]:
+    """The environment of every command: the checkout first, then what had to be unpacked; one thread a rank."""
+    path = [str(ROOT)]
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        if options.wheels is None:
+            sys.exit(f"full_matrix: expected {', '.join(missing)} installed, or --wheels DIR that holds them")
+        site = options.out.resolve() / "site"
+        install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site)]
+        subprocess.run([*install, *map(str, sorted(options.wheels.glob("*.whl")))], check=True)
+        path.append(str(site))
+    inherited = os.environ.get("PYTHONPATH")
+    path += [inherited] if inherited else []
+    return {**os.environ, **NO_MULTICAST, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
+
+
+def device_count(matrix: Matrix) -> int:
+    """CUDA devices, and their names in the result."""
+    code = (
+        "import torch, json; n = torch.cuda.device_count(); print(json.dumps([torch.cuda.get_device_name(i) for i"
+        " in range(n)] + [torch.__version__]))"
+    )
+    *devices, version = json.loads((matrix.run("devices", [sys.executable, "-c", code], 60.0) or "[0]").strip())
+    matrix.found.update(devices=devices, torch=version)
+    return len(devices)
+
+
+def verify_all(matrix: Matrix, layouts: list[tuple[int, int]]) -> None:
+    """Each op over all layouts and batches, each candidate twice, all faults."""
+    for op in ("native", "triton") if matrix.options.device == "cuda" else ("native",):
+        verify(matrix, op, layouts, (*BATCHES, str(CAPTURE)), f"{op} over own devices")
+
+
+def verify(
+    matrix: Matrix, op: str, layouts: list[tuple[int, int]], batches: tuple[str, ...], name: str, *more: str,
+    **environment: str,
+) -> None:  # fmt: skip
+    """One run of the command, its report kept."""
+    folder = matrix.options.out / name.replace(" ", "-")
+    command = [
+        sys.executable, "-m", "harness.cli", "--device", matrix.options.device, "--op", op,
+        "--layouts", ",".join(map(name_of, layouts)), "--batch", ",".join(batches), "--repeat", "2",
+        "--out", str(folder.resolve()), *more,
+    ]  # fmt: skip
+    if matrix.run(name, command, 240.0, **environment) is not None:
+        report = folder / "report.json"
+        if report.exists():
+            matrix.found["runs"].append({"name": name, "op": op, "report": json.loads(report.read_text())})
+        else:
+            matrix.skip(name, "left no report; see the log")
+
+
+def shared_device(matrix: Matrix) -> None:
+    """The same layouts, and all up to eight ranks, with every rank on the first device."""
+    ranks = matrix.options.shared_ranks
+    layouts = [(tp, dp) for tp in DEGREES for dp in DEGREES if tp * dp <= ranks]
+    flags = ("--ranks-per-device", str(ranks), "--no-controls")
+    for op in ("native", "triton"):
+        verify(matrix, op, layouts, ("seed",), f"{op} on one shared device", *flags, CUDA_VISIBLE_DEVICES="0")
+
+
+def time_phases(matrix: Matrix, tp: int, dp: int) -> None:
+    """Agreement, gathers and the whole call at one layout."""
+    device = matrix.options.device
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(tp * dp),
+        "-m", "benchmarks.rank_phases", "--tp", str(tp), "--dp", str(dp), "--device", device,
+        "--config", PHASE_CONFIG[device], "--backend", "triton" if device == "cuda" else "native",
+    ]  # fmt: skip
+    text = matrix.run(f"phases at {name_of((tp, dp))}", command, 90.0)
+    lines = [line for line in (text or "").splitlines() if line.startswith("{")]
+    matrix.found["phases"] += [json.loads(line) for line in lines]
+    if text is not None and not lines:
+        matrix.skip(f"phases at {name_of((tp, dp))}", "printed no times; see the log")
+
+
+def compare_digests(matrix: Matrix) -> None:
+    """Whether an op's bits on one rank are the same in every run that held the batch."""
+    seen: dict[tuple[str, str, str], set[str]] = {}
+    for run in matrix.found["runs"]:
+        for case in run["report"]["cases"]:
+            for quantity in case["quantities"]:
+                if digest := quantity.get("baseline_digest"):
+                    seen.setdefault((run["op"], case["batch"], quantity["name"]), set()).add(digest)
+    unequal = [" ".join(key) for key, digests in seen.items() if len(digests) > 1]
+    matrix.found["digests"] = {"compared": len(seen), "unequal": unequal}
+    matrix.say(f"digests: {len(seen)} compared, {len(unequal)} unequal {', '.join(unequal)}".rstrip())
+
+
+def summary(matrix: Matrix) -> int:
+    """One line a run; the exit status."""
+    green = bool(matrix.found["runs"]) and not matrix.found["digests"]["unequal"]
+    for run in matrix.found["runs"]:
+        report = run["report"]
+        cases = [case for case in report["cases"] if case["expect"] == "match"]
+        differing = sum(quantity["mismatched"] for case in cases for quantity in case["quantities"])
+        planted = report["planted"]
+        print(
+            f"{run['name']}: {report['verdict']}, {len(cases)} cases, {differing} differing elements,"
+            f" faults {planted['caught']} of {planted['total']}"
+        )
+        green = green and report["verdict"] == "match"
+    for times in matrix.found["phases"]:
+        share = times["gathers"] / times["call"]
+        layout = name_of((times["tp"], times["dp"]))
+        print(
+            f"{layout}: call {times['call']:.2f} ms, gathers {times['gathers']:.2f} ms ({share:.0%}),"
+            f" preflight {times['preflight']:.2f} ms"
+        )
+    return 0 if green else 1
+
+
+def name_of(layout: tuple[int, int]) -> str:
+    """TPxDP."""
+    return f"{layout[0]}x{layout[1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
