@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from grpo_contract import InputError
 from harness.differences import differences, shown
 from harness.rundir import EXPECTED_ENVIRONMENT, RunDir, read_text
 
+CPU_INFO = Path("/proc/cpuinfo")
+CPU_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
 RECORDED = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_ALLOW_TF32", "NVIDIA_TF32_OVERRIDE")
 
 
@@ -48,10 +51,18 @@ def check_environment(rundir: RunDir, found: Mapping[str, Any]) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's model, or the processor's."""
+    """The GPU's model, or the processor's: libraries choose code by it, so that bits follow from the model."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.backends.cpu.get_cpu_capability()}"
+    return ", ".join((*processor(CPU_INFO), torch.backends.cpu.get_cpu_capability()))
+
+
+def processor(info: Path) -> list[str]:
+    """Name, family and model of the first processor in a file like /proc/cpuinfo, as far as it tells them."""
+    lines = (read_text(info) or "").partition("\n\n")[0].splitlines()
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    numbers = [f"{label} {told[name]}" for name, label in CPU_NUMBERS.items() if told.get(name)]
+    return [told.get("model name") or f"{platform.machine()} CPU", *numbers]
 
 
 def _version(package: str) -> str | None:
