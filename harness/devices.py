@@ -9,10 +9,10 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from grpo_contract import Problem
-from harness.run_config import RequestError, RunConfig
+from harness.run_config import RequestError
 
 Device = Literal["cpu", "cuda"]
 # The driver's own count respects CUDA_VISIBLE_DEVICES, as torch in the workers will.
@@ -34,13 +34,22 @@ class Machine:
     torch_has_cuda: bool
 
 
+class AsksForDevice(Protocol):
+    """Settings that say where to run: `device` is auto, cpu or cuda, `where` tells who said so."""
+
+    @property
+    def device(self) -> str: ...
+
+    def where(self, name: str) -> str: ...
+
+
 def this_machine() -> Machine:
     """The machine this process runs on."""
     has_cuda = torch_built_for_cuda()
     return Machine(_cores(), count_cuda_devices() if has_cuda else 0, has_cuda)
 
 
-def resolve_device(config: RunConfig, machine: Machine) -> tuple[Device, int | None]:
+def resolve_device(config: AsksForDevice, machine: Machine) -> tuple[Device, int | None]:
     """The device to run on, and how many ranks it can hold (None: the CPU sets no limit).
 
     Raises RequestError when CUDA was asked for by name and is not there.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
 
 from harness.candidate import Groups
-from harness.meeting import meeting_place
-from harness.planned import Plan
-from harness.rundir import RunDir
+from harness.environment import environment
+from harness.meeting import collective_timeout, meeting_place
+from harness.planned import Transport
+from harness.rundir import ENVIRONMENT, RunDir, write_atomic
+from harness.status import Phase, StatusWriter
 
 Layout = tuple[int, int]
 BACKENDS = {"gloo": "gloo", "gloo-shared-gpu": "gloo", "nccl": "cpu:gloo,cuda:nccl", "virtual": "gloo"}
@@ -19,14 +24,48 @@ BACKENDS = {"gloo": "gloo", "gloo-shared-gpu": "gloo", "nccl": "cpu:gloo,cuda:nc
 SHARED_MEMORY = 0.9
 
 
-def device_of(plan: Plan, local_rank: int) -> torch.device:
+class Seats(Protocol):
+    """What a plan says about where its ranks sit. `timeout` is the run's, in seconds."""
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def ranks_per_device(self) -> int: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+
+def device_of(plan: Seats, local_rank: int) -> torch.device:
     """The device of a rank: ranks that share one are neighbours."""
     if plan.device == "cpu":
         return torch.device("cpu")
     return torch.device("cuda", local_rank // plan.ranks_per_device)
 
 
-def join(plan: Plan, device: torch.device, rundir: RunDir) -> None:
+@contextmanager
+def session(
+    plan: Seats, device: torch.device, rundir: RunDir, layouts: Iterable[Layout], status: StatusWriter
+) -> Iterator[dict[Layout, Groups]]:
+    """Join, give this rank's groups in each layout, and leave together with all ranks once the work is done.
+
+    Rank 0 writes down what it runs on. A rank whose work raises leaves alone, for the launcher to see.
+    """
+    join(plan, device, rundir)
+    groups = layout_groups(layouts, dist.get_rank(), collective_timeout(plan.timeout))
+    if dist.get_rank() == 0:
+        write_atomic(rundir.path / ENVIRONMENT, json.dumps(environment(device)))
+    status.update(phase=Phase.READY)
+    yield groups
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def join(plan: Seats, device: torch.device, rundir: RunDir) -> None:
     """Join the run's ranks. Control messages go over gloo, tensors over the plan's transport."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

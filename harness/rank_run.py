@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
-import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
@@ -17,13 +17,12 @@ from harness.drift import Drift
 from harness.environment import check_environment, environment
 from harness.exchange import gather_texts
 from harness.fault_run import FaultRun
-from harness.meeting import collective_timeout
 from harness.ops import OWN, LossOp, resolve
 from harness.planned import Plan, PlannedCase
 from harness.rank_comparison import compare_rank
-from harness.rank_groups import device_of, join, layout_groups
+from harness.rank_groups import device_of, session
 from harness.rank_outcome import RankOutcome, RankReport, have_drifted
-from harness.rundir import ENVIRONMENT, RunDir, write_atomic
+from harness.rundir import RunDir
 from harness.status import CaseRef, Phase, StatusWriter
 from harness.stress import other_timing
 from loss_ops.batch import GlobalBatch
@@ -51,16 +50,11 @@ class RankRun:
         self._resolve_op()
         check_environment(self.rundir, environment(self.device))
         self.status.tick()
-        join(self.plan, self.device, self.rundir)
-        self._make_groups()
-        if self.rank == 0:
-            write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
-        self.status.update(phase=Phase.READY)
-        for case in self.plan.cases:
-            if case.skip is None:
+        todo = [case for case in self.plan.cases if case.skip is None]
+        layouts = self._grouped_layouts(todo)
+        with session(self.plan, self.device, self.rundir, layouts, self.status) as self._groups:
+            for case in todo:
                 self.run_case(case)
-        dist.barrier()
-        dist.destroy_process_group()
 
     def run_case(self, case: PlannedCase) -> None:
         """Run `case` on the ranks of its layout, look at it on all, write its result on rank 0."""
@@ -197,9 +191,8 @@ class RankRun:
         ]  # fmt: skip
         return [drift for drift in found if drift.mismatched]
 
-    def _make_groups(self) -> None:
-        layouts = [case.layout for case in self.plan.cases if case.skip is None]
-        self._groups = layout_groups(layouts, self.rank, collective_timeout(self.plan.timeout))
+    def _grouped_layouts(self, cases: Sequence[PlannedCase]) -> list[Layout]:
+        return [case.layout for case in cases]
 
     def _resolve_op(self) -> None:
         """Find the op before ranks join: one that does not exist refuses the run, on every rank alike."""

@@ -21,23 +21,31 @@ class Seating:
     available_ranks: int | None
 
 
+ON_CPU = Seating("cpu", "gloo", 1, None)
+
+
 def seat(config: RunConfig, machine: Machine) -> Seating:
     """The seating of `config` on `machine`.
 
-    GPUs are shared where that was asked for, or where the degrees asked for exceed them; a lone GPU holds four
-    ranks. Raises RequestError when CUDA was asked for by name and is not there.
+    A lone GPU holds four ranks unless degrees were asked for. Raises RequestError when CUDA was asked for by name
+    and is not there.
     """
     device, devices = resolve_device(config, machine)
     if config.virtual:
         return Seating(device, "virtual", 1, None)
     if devices is None:
-        return Seating(device, "gloo", 1, None)
-    each = config.ranks_per_device or _needed_per_device(config, devices)
-    return Seating(device, "nccl" if each == 1 else "gloo-shared-gpu", each, devices * each)
+        return ON_CPU
+    return on_gpus(devices, config.ranks_per_device, _wanted(config, devices))
 
 
-def _needed_per_device(config: RunConfig, devices: int) -> int:
+def on_gpus(devices: int, ranks_per_device: int | None, wanted: int) -> Seating:
+    """GPUs are shared where `ranks_per_device` asks for it, or else where the `wanted` ranks exceed them."""
+    each = ranks_per_device or -(-wanted // devices)
+    return Seating("cuda", "nccl" if each == 1 else "gloo-shared-gpu", each, devices * each)
+
+
+def _wanted(config: RunConfig, devices: int) -> int:
     degrees = [(config.tp or 1) * (config.dp or 1), *(tp * dp for tp, dp in config.chosen_layouts)]
-    asked = config.layouts or config.tp or config.dp
-    wanted = max(degrees) if asked else (SHARED_BY_DEFAULT if devices == 1 else devices)
-    return -(-wanted // devices)
+    if config.layouts or config.tp or config.dp:
+        return max(degrees)
+    return SHARED_BY_DEFAULT if devices == 1 else devices

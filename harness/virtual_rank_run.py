@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from grpo_contract import GRPOVerifyError
 from harness.diagnosis.stage_run import with_virtual_stages
 from harness.planned import PlannedCase
 from harness.rank_outcome import RankOutcome
-from harness.rank_run import NO_SEED, RankRun, is_searched
+from harness.rank_run import NO_SEED, Layout, RankRun, is_searched
 from harness.status import CaseRef, Phase
 from harness.virtual_run import run_virtual_case
 from loss_ops.controls import contract_on_rank
@@ -45,5 +46,6 @@ class VirtualRankRun(RankRun):
         assert isinstance(self.op, DistributedGRPOLossOp)
         return with_virtual_stages(outcomes, self.op, batch, case.layout)
 
-    def _make_groups(self) -> None:
-        """Virtual ranks have none."""
+    def _grouped_layouts(self, cases: Sequence[PlannedCase]) -> list[Layout]:
+        """Virtual ranks need no groups."""
+        return []

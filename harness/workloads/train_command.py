@@ -38,10 +38,9 @@ def train_command(command_line: Sequence[str], on_progress: OnProgress) -> Calla
 
 def answer(settings: TrainSettings, command_line: Sequence[str], on_progress: OnProgress) -> Answer:
     """Plan, launch and report; the exit status is the report's."""
-    from harness.workloads.train_plan import check_device, plan_training
+    from harness.workloads.train_plan import plan_training
     from harness.workloads.train_run import run_training
 
-    check_device(settings)
     progress = (lambda line: None) if settings.quiet else on_progress
     report = run_training(plan_training(settings), out=settings.out, on_progress=progress, command=command_line)
     look = look_of(sys.stdout, settings.color)

@@ -7,9 +7,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from grpo_contract import Problem, TokenNormalizer
-from harness.devices import Machine, this_machine
+from harness.devices import Machine, resolve_device, this_machine
 from harness.layouts import divisors
+from harness.planned import Transport
 from harness.run_config import RequestError
+from harness.seating import ON_CPU, Seating, on_gpus
 from harness.workloads.train_settings import TrainSettings
 
 CONTROL_UPDATES = 3
@@ -37,12 +39,18 @@ class TrainPlan(BaseModel):
 
     ranks: int
     device: Literal["cpu", "cuda"]
+    transport: Transport = "gloo"
+    ranks_per_device: int = 1
     timeout: float
     cases: tuple[TrainCase, ...]
 
 
-def plan_training(settings: TrainSettings) -> TrainPlan:
-    """The run itself at every degree above 1 that divides `dp` (at 1 when there is none), then the controls."""
+def plan_training(settings: TrainSettings, machine: Machine | None = None) -> TrainPlan:
+    """The run itself at every degree above 1 that divides `dp` (at 1 when there is none), then the controls.
+
+    Raises RequestError when the machine (by default this one) has no place for `dp` ranks.
+    """
+    seating = seat_training(settings, machine)
     degrees = [degree for degree in divisors(settings.dp) if degree > 1] or [1]
     cases: list[dict[str, Any]] = [
         {"name": f"{settings.workload} dp {degree}", "degree": degree, "settings": settings} for degree in degrees
@@ -50,17 +58,32 @@ def plan_training(settings: TrainSettings) -> TrainPlan:
     if settings.controls == "on":
         cases += _controls(settings)
     numbered = tuple(TrainCase.model_validate({"index": index, **case}) for index, case in enumerate(cases))
-    return TrainPlan(ranks=settings.dp, device=settings.device, timeout=settings.timeout, cases=numbered)
+    return TrainPlan(
+        ranks=settings.dp,
+        device=seating.device,
+        transport=seating.transport,
+        ranks_per_device=seating.ranks_per_device,
+        timeout=settings.timeout,
+        cases=numbered,
+    )
 
 
-def check_device(settings: TrainSettings, machine: Machine | None = None) -> None:
-    """Raise RequestError when there is not one CUDA device for each rank that wants one."""
-    if settings.device != "cuda":
-        return
-    devices = (machine or this_machine()).cuda_devices
-    if settings.dp > devices:
-        expected = f"at most {devices}, the number of CUDA devices (--device is cuda)"
-        raise RequestError(Problem("request.dp", "--dp", expected, str(settings.dp)))
+def seat_training(settings: TrainSettings, machine: Machine | None = None) -> Seating:
+    """Where the ranks sit: GPUs are shared where that was asked for, or where `dp` exceeds them.
+
+    Raises RequestError when CUDA was asked for and is not there, or holds fewer ranks than `dp`.
+    """
+    if settings.device == "cpu":
+        return ON_CPU
+    _, devices = resolve_device(settings, machine or this_machine())
+    if devices is None:
+        return ON_CPU
+    seating = on_gpus(devices, settings.ranks_per_device, settings.dp)
+    if settings.dp > devices * seating.ranks_per_device:
+        of_device = f"CUDA devices x {settings.where('ranks_per_device')}"
+        expected = f"at most {devices} x {seating.ranks_per_device} ({of_device})"
+        raise RequestError(Problem("request.dp", settings.where("dp"), expected, str(settings.dp)))
+    return seating
 
 
 def _controls(settings: TrainSettings) -> list[dict[str, Any]]:

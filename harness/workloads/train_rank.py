@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 
-import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 
 from grpo_contract import GRPOVerifyError
-from harness.environment import environment
+from harness.candidate import Groups
 from harness.exchange import gather_texts
-from harness.meeting import meeting_place
-from harness.rundir import ENVIRONMENT, RunDir, write_atomic
+from harness.rank_groups import device_of, session
+from harness.rundir import RunDir
 from harness.status import CaseRef, Phase, StatusWriter
 from harness.workloads.ranks import Place, RealDriver
 from harness.workloads.train_plan import TrainCase, TrainPlan
@@ -36,30 +34,17 @@ class TrainRank:
 
     def __init__(self, plan: TrainPlan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
         self.plan, self.rundir, self.rank, self.status = plan, rundir, rank, status
-        self.device = torch.device(f"cuda:{local_rank}" if plan.device == "cuda" else "cpu")
+        self.device = device_of(plan, local_rank)
         self._baselines: dict[str, Recorded] = {}
-        self._groups: dict[int, dist.ProcessGroup | None] = {}
+        self._groups: dict[tuple[int, int], Groups] = {}
 
     def run(self) -> None:
         """Join, run all cases, leave."""
-        self._join()
-        if self.rank == 0:
-            write_atomic(self.rundir.path / ENVIRONMENT, json.dumps(environment(self.device)))
-        self.status.update(phase=Phase.READY)
-        for case in self.plan.cases:
-            if case.skip is None:
+        todo = [case for case in self.plan.cases if case.skip is None]
+        layouts = [(1, case.degree) for case in todo]
+        with session(self.plan, self.device, self.rundir, layouts, self.status) as self._groups:
+            for case in todo:
                 self._run(case)
-        dist.barrier()
-        dist.destroy_process_group()
-
-    def _join(self) -> None:
-        if self.plan.device == "cuda":
-            torch.cuda.set_device(self.device)
-        backend = "cpu:gloo,cuda:nccl" if self.plan.device == "cuda" else "gloo"
-        dist.init_process_group(backend, **meeting_place(self.rundir, self.plan.timeout))
-        for degree in sorted({case.degree for case in self.plan.cases}):
-            group = dist.new_group(list(range(degree))) if degree > 1 else None
-            self._groups[degree] = group if self.rank < degree else None
 
     def _run(self, case: TrainCase) -> None:
         takes_part = self.rank < case.degree
@@ -78,10 +63,8 @@ class TrainRank:
                 [each.digests for each in ranks],
                 next((each.error for each in ranks if each.error), None),
             )
-            transport = "nccl" if self.plan.device == "cuda" else "gloo"
-            result = train_result(
-                case, comparison, digests, error, transport=transport, seconds=time.perf_counter() - started
-            )
+            seconds = time.perf_counter() - started
+            result = train_result(case, comparison, digests, error, transport=self.plan.transport, seconds=seconds)
             self.rundir.write_case(case.index, result.model_dump_json())
 
     def _compares(self, refused: str | None) -> bool:
@@ -124,7 +107,7 @@ class TrainRank:
 
         place = Place(self.rank, case.degree)
         try:
-            self._train(workload, case.settings, case.mistake, place, self._groups[case.degree], on_update)
+            self._train(workload, case.settings, case.mistake, place, self._groups[1, case.degree].dp, on_update)
         except GRPOVerifyError as error:
             return RankTrajectory(digests=tuple(digests), error=str(error))
         return RankTrajectory(digests=tuple(digests))

@@ -48,7 +48,10 @@ class TrainSettings(BaseModel):
     model: str | None = _setting(None, "language-model: a folder, a GGUF file, or a hub name")
     samples: Count = _setting(8, "language-model: samples of a prompt under the uniform allocator")
     allocator: Literal["uniform", "vigor"] = _setting("uniform", "language-model: who gets the rollouts")
-    device: Literal["cpu", "cuda"] = _setting("cpu", "where the ranks compute")
+    device: Literal["auto", "cpu", "cuda"] = _setting("cpu", "where the ranks compute")
+    ranks_per_device: Count | None = _setting(
+        None, "ranks that share a GPU, over gloo; by default as few as the degree needs"
+    )
     controls: Literal["on", "off"] = _setting("on", "usual mistakes of trainers, which must be seen")
     timeout: Annotated[float, Field(gt=0)] = _setting(300.0, "seconds without progress before ranks are ended")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
@@ -68,6 +71,10 @@ class TrainSettings(BaseModel):
         if problems:
             raise RequestError(problems)
         return settings
+
+    def where(self, name: str) -> str:
+        """Where the value of a setting came from: its flag."""
+        return flag_name(name)
 
     def problems(self) -> list[Problem]:
         """What does not fit together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from harness.blame import Culprit
 from harness.cli import main
 from harness.devices import Machine
 from harness.launch import LaunchOutcome, OutcomeKind
+from harness.rank_groups import device_of
 from harness.run_config import RequestError
 from harness.rundir import RunDir
-from harness.workloads.train_plan import TrainCase, check_device, plan_training
+from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result
 from harness.workloads.train_run import make_report
 from harness.workloads.train_settings import TrainSettings
@@ -69,11 +71,40 @@ def test_wrong_requests_are_told_by_their_flag(flags: dict[str, str], message: s
         TrainSettings.of_flags(flags)
 
 
-def test_a_cuda_rank_needs_a_device_of_its_own() -> None:
-    settings = TrainSettings(dp=2, device="cuda")
-    check_device(settings, Machine(cores=2, cuda_devices=2, torch_has_cuda=True))
-    with pytest.raises(RequestError, match="--dp: expected at most 1, the number of CUDA devices"):
-        check_device(settings, Machine(cores=2, cuda_devices=1, torch_has_cuda=True))
+NONE, ONE, TWO = Machine(8, 0, True), Machine(8, 1, True), Machine(8, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "machine", "expected"),
+    [
+        ({"dp": 2}, TWO, ("cpu", "gloo", 1)),
+        ({"dp": 2, "device": "auto"}, NONE, ("cpu", "gloo", 1)),
+        ({"dp": 2, "device": "auto"}, TWO, ("cuda", "nccl", 1)),
+        ({"dp": 1, "device": "cuda"}, ONE, ("cuda", "nccl", 1)),
+        ({"dp": 2, "device": "cuda"}, TWO, ("cuda", "nccl", 1)),
+        ({"dp": 2, "device": "cuda"}, ONE, ("cuda", "gloo-shared-gpu", 2)),
+        ({"dp": 8, "device": "cuda"}, ONE, ("cuda", "gloo-shared-gpu", 8)),
+        ({"dp": 5, "device": "cuda"}, TWO, ("cuda", "gloo-shared-gpu", 3)),
+        ({"dp": 2, "device": "cuda", "ranks_per_device": 2}, TWO, ("cuda", "gloo-shared-gpu", 2)),
+    ],
+)
+def test_where_training_ranks_sit(flags: dict[str, Any], machine: Machine, expected: tuple[object, ...]) -> None:
+    plan = plan_training(TrainSettings(**flags), machine)
+    assert (plan.device, plan.transport, plan.ranks_per_device) == expected
+
+
+def test_more_ranks_than_the_devices_hold_are_refused() -> None:
+    settings = TrainSettings(dp=4, device="cuda", ranks_per_device=1)
+    message = r"--dp: expected at most 2 x 1 \(CUDA devices x --ranks-per-device\), got 4"
+    with pytest.raises(RequestError, match=message):
+        plan_training(settings, TWO)
+    with pytest.raises(RequestError, match=r"--device: expected a CUDA device, got none \(no CUDA device found\)"):
+        plan_training(settings, NONE)
+
+
+def test_ranks_that_share_a_device_are_neighbours() -> None:
+    plan = plan_training(TrainSettings(dp=4, device="cuda"), TWO)
+    assert [device_of(plan, rank).index for rank in range(4)] == [0, 0, 1, 1]
 
 
 def test_every_problem_is_told_at_once() -> None:
