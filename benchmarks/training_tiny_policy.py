@@ -1,9 +1,9 @@
-"""The tiny policy: a plain scalar loop against tensors, one run and many at once.
+"""The tiny policy: a plain scalar loop against arrays, one run and many at once.
 
-The scalar loop is the C++ program written in Python: no tensor, one number at a time. Seconds are per run of the
-given number of updates; the ratio says how many times as fast the tensors are.
+The scalar loop is the C++ program written in Python: no array, one number at a time. Seconds are medians per run
+of the given number of updates, measured in turn; the ratio says how many times as fast the arrays are.
 
-    python benchmarks/training_tiny_policy.py [--updates 20] [--runs 1 30 100] [--repeats 3]
+    python benchmarks/training_tiny_policy.py [--updates 100] [--runs 1 30 100] [--repeats 9]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -25,26 +25,30 @@ PROMPTS, SAMPLES, LONGEST, EOS = 3, 16, 3, 3
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 30, 100])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    scalar = timed(lambda: scalar_run(0, options.updates), options.repeats)
-    print(f"scalar loop            {scalar:8.4f} s a run")
+    works: dict[int, Callable[[], object]] = {0: lambda: scalar_run(0, options.updates)}
     for runs in options.runs:
-        each = timed(lambda runs=runs: train_many(range(runs), updates=options.updates), options.repeats) / runs
-        print(f"tensors, {runs:3d} at once    {each:8.4f} s a run, {scalar / each:5.1f} times as fast")
+        works[runs] = lambda runs=runs: train_many(range(runs), updates=options.updates)  # type: ignore[misc]
+    scalar, *each = timed(list(works.values()), options.repeats)
+    print(f"scalar loop            {scalar:8.4f} s a run")
+    for runs, seconds in zip(options.runs, each, strict=True):
+        ratio = scalar * runs / seconds
+        print(f"arrays, {runs:3d} at once     {seconds / runs:8.4f} s a run, {ratio:5.1f} times as fast")
 
 
-def timed(work: Callable[[], object], repeats: int) -> float:
-    """Median seconds."""
-    seconds = []
+def timed(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each; all are run in turn, so that a busy machine slows them alike."""
+    seconds: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+        for work, taken in zip(works, seconds, strict=True):
+            started = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - started)
+    return [statistics.median(taken) for taken in seconds]
 
 
 def scalar_run(seed: int, updates: int) -> float:

@@ -8,6 +8,8 @@ Shapes: S sequences, T = 3 slots.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,9 @@ from harness.workloads.uniform_stream import Doubles, UniformStream
 
 PROMPTS, STATES, ACTIONS, EOS, LONGEST = 3, 6, 4, 3, 3
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+_NEXT = np.array([PROMPTS, PROMPTS + 1, PROMPTS + 2, 0])
+"""The state after each action; after EOS there is none."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def start_table(device: torch.device | str = "cpu") -> Tensor:
 
 def cumulative(table: Tensor) -> Doubles:
     """[..., 6, 4] float64 cumulative probabilities of each state."""
-    sums: Doubles = np.cumsum(torch.softmax(table.detach().cpu().double(), dim=-1).numpy(), axis=-1)
+    sums: Doubles = torch.softmax(table.detach().cpu(), dim=-1, dtype=torch.float64).numpy().cumsum(axis=-1)
     return sums
 
 
@@ -54,58 +59,86 @@ def success(table: Tensor) -> Tensor:
     return (own * end).mean(dim=-1)
 
 
+class Drawn(NamedTuple):
+    """[S, T] int64 states and actions (0 past the end), [S, T] bool mask, as arrays; prompt by prompt."""
+
+    states_ST: Integers
+    action_ids_ST: Integers
+    mask_ST: Booleans
+
+    def rewarded(self) -> Booleans:
+        """[S] whether an answer is its prompt's own token, then EOS; the first state is the prompt."""
+        actions, prompts = self.action_ids_ST, self.states_ST[:, 0]
+        found: Booleans = (actions[:, 0] == prompts) & (actions[:, 1] == EOS) & self.mask_ST[:, 1]
+        return found
+
+
 def sample(table: Tensor, stream: UniformStream, samples_per_prompt: int) -> Answers:
+    """The answers of `draw`, on the table's device."""
+    drawn = draw(table, stream, samples_per_prompt)
+    return Answers(*(torch.from_numpy(each).to(table.device) for each in drawn))
+
+
+def draw(table: Tensor, stream: UniformStream, samples_per_prompt: int) -> Drawn:
     """Answers drawn one after another, prompt by prompt; a token is the first whose cumulative chance >= u.
 
     An answer uses as many numbers as it has tokens, so where the next one starts depends on all before it.
     """
     sequences = PROMPTS * samples_per_prompt
-    uniforms = stream.upcoming(sequences * LONGEST)
-    choices = _choices(cumulative(table), uniforms).tolist()
-    states, actions = np.zeros((2, sequences, LONGEST), dtype=np.int64)
-    mask, used = np.zeros((sequences, LONGEST), dtype=bool), 0
+    choices = _choices(cumulative(table), stream.upcoming(sequences * LONGEST)).tolist()
+    states: list[int] = []
+    actions: list[int] = []
+    lengths: list[int] = []
     for sequence in range(sequences):
-        state = sequence // samples_per_prompt
-        for slot in range(LONGEST):
-            action = choices[state][used]
-            states[sequence, slot], actions[sequence, slot], mask[sequence, slot] = state, action, True
-            used += 1
-            if action == EOS:
+        state, first = sequence // samples_per_prompt, len(actions)
+        for used in range(first, first + LONGEST):
+            states.append(state)
+            actions.append(choices[state][used])
+            if actions[-1] == EOS:
                 break
-            state = PROMPTS + action
-    stream.consume(used)
-    return _answers(states, actions, mask, table.device)
+            state = PROMPTS + actions[-1]
+        lengths.append(len(actions) - first)
+    stream.consume(len(actions))
+    mask = np.arange(LONGEST) < np.array(lengths)[:, None]
+    drawn = Drawn(np.zeros(mask.shape, np.int64), np.zeros(mask.shape, np.int64), mask)
+    drawn.states_ST[mask], drawn.action_ids_ST[mask] = states, actions
+    return drawn
 
 
-def sample_at_once(tables_R: Tensor, uniforms_RST: Doubles) -> Answers:
-    """Answers of R runs at once, three numbers each whatever their length; sequences are run by run."""
+def draw_at_once(tables_R: Tensor, uniforms_RST: Doubles) -> Drawn:
+    """Answers of R runs at once, three numbers each whatever their length; sequences are run by run.
+
+    What each number would pick is found for all states of its run, and then read off, slot by slot.
+    """
     runs, sequences, _ = uniforms_RST.shape
-    sums = cumulative(tables_R)
-    run = np.arange(runs)[:, None]
-    state = np.repeat(np.arange(PROMPTS), sequences // PROMPTS)[None].repeat(runs, axis=0)
-    alive = np.ones((runs, sequences), dtype=bool)
-    columns: list[tuple[Integers, Integers, NDArray[np.bool_]]] = []
+    chances = cumulative(tables_R).swapaxes(1, 2)[:, : ACTIONS - 1, :, None]
+    below = (chances < uniforms_RST.reshape(runs, 1, 1, -1)).view(np.int8)
+    choices = below.sum(axis=1, dtype=np.int8).reshape(-1)
+    prompt, place = _places(runs, sequences)
+    states, actions = np.empty((2, runs * sequences, LONGEST), dtype=np.int64)
+    mask = np.empty((runs * sequences, LONGEST), dtype=bool)
+    state, alive = prompt, np.True_
     for slot in range(LONGEST):
-        chances = sums[run, state][..., : ACTIONS - 1]
-        action = (chances < uniforms_RST[:, :, slot, None]).sum(axis=-1)
-        columns.append((np.where(alive, state, 0), np.where(alive, action, 0), alive))
-        alive = alive & (action != EOS)
-        state = np.where(alive, PROMPTS + action, 0)
-    states, actions, masks = (
-        np.stack(column, axis=-1).reshape(-1, LONGEST) for column in zip(*columns, strict=True)
-    )
-    return _answers(states, actions, masks, tables_R.device)
+        action = choices.take(place + state * (sequences * LONGEST))
+        states[:, slot], actions[:, slot], mask[:, slot] = state, action, alive
+        place, state, alive = place + 1, _NEXT.take(action), mask[:, slot] & (action != EOS)
+    states *= mask
+    actions *= mask
+    return Drawn(states, actions, mask)
+
+
+@lru_cache(maxsize=8)
+def _places(runs: int, sequences: int) -> tuple[Integers, Integers]:
+    """Of each sequence its prompt, and where its first number's choice in state 0 of its run lies."""
+    prompt = np.tile(np.repeat(np.arange(PROMPTS), sequences // PROMPTS), runs)
+    number = np.arange(runs * sequences)
+    return prompt, number * LONGEST + number // sequences * ((STATES - 1) * sequences * LONGEST)
 
 
 def _choices(sums: Doubles, uniforms: Doubles) -> Integers:
     """[6, n] the action that each number would pick in each state."""
     picked = [np.searchsorted(row[: ACTIONS - 1], uniforms, side="left") for row in sums]
     return np.stack(picked).astype(np.int64)
-
-
-def _answers(states: Integers, actions: Integers, mask: NDArray[np.bool_], device: torch.device) -> Answers:
-    tensors = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (states, actions, mask))
-    return Answers(*tensors)
 
 
 def table_gradients(logits_gradient_STA: Tensor, answers: Answers, start: int = 0) -> Tensor:

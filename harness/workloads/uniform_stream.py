@@ -27,12 +27,15 @@ class _Buffered:
         self._buffer: Doubles = np.empty(0)
 
     def upcoming(self, count: int) -> Doubles:
-        if count > len(self._buffer):
-            self._buffer = np.concatenate((self._buffer, self._draw(count - len(self._buffer))))
+        missing = count - len(self._buffer)
+        if missing > 0:
+            drawn = self._draw(missing)
+            self._buffer = np.concatenate((self._buffer, drawn)) if len(self._buffer) else drawn
         return self._buffer[:count]
 
     def consume(self, count: int) -> None:
-        self.upcoming(count)
+        if count > len(self._buffer):
+            self.upcoming(count)
         self._buffer = self._buffer[count:]
 
     def _draw(self, count: int) -> Doubles:

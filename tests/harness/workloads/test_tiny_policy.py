@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from grpo_contract import GRPOLossContract
 from harness.workloads.ranks import Place, RealDriver
-from harness.workloads.tiny_policy import EOS, Answers, sample, sample_at_once, start_table, success
-from harness.workloads.tiny_runs import train_many
+from harness.workloads.tiny_policy import EOS, Answers, draw_at_once, sample, start_table, success
+from harness.workloads.tiny_runs import SAMPLERS, Step, train_many
 from harness.workloads.tiny_training import TinyWorkload, tiny_contract
 from harness.workloads.training import Recipe, train
-from harness.workloads.uniform_stream import Mt19937Stream, TorchStream
+from harness.workloads.uniform_stream import STREAMS, Mt19937Stream, TorchStream
 from loss_ops import kernel_registry
+from loss_ops.advantages import group_advantages
+from loss_ops.normalizer import normalization
+from loss_ops.token_terms import token_terms
 
 CPP = {
     1: "0.074859 0.065409 0.075601 0.073339 0.071429",
@@ -85,8 +91,42 @@ def test_at_once_is_one_by_one_when_every_answer_takes_three_numbers() -> None:
     table[:, EOS] = -1e9  # no answer ends early, so both ways use the same numbers
     alone = sample(table, TorchStream(5), 4)
     uniforms = TorchStream(5).upcoming(36).reshape(1, 12, 3)
-    at_once = sample_at_once(table[None], uniforms)
-    assert all(torch.equal(a, b) for a, b in zip(vars(alone).values(), vars(at_once).values(), strict=True))
+    at_once = draw_at_once(table[None], uniforms)
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(vars(alone).values(), at_once, strict=True))
+
+
+@pytest.mark.parametrize(("runs", "stream"), [(1, "mt19937"), (1, "torch"), (3, "torch")])
+def test_many_runs_have_the_bits_of_the_loss_ops_stages(runs: int, stream: str) -> None:
+    fast = Step(runs, 16)
+    tables_R, expected_R = torch.zeros(2, runs, 6, 4)
+    streams = [STREAMS[stream](seed) for seed in range(runs)]
+    for _ in range(30):
+        drawn = SAMPLERS[stream](tables_R, streams, 16)
+        fast(tables_R, drawn)
+        _step_by_stages(expected_R, Answers(*map(torch.from_numpy, drawn)), tiny_contract(16, runs))
+        assert torch.equal(tables_R.view(torch.int32), expected_R.view(torch.int32))
+
+
+def _step_by_stages(tables_R: Tensor, answers: Answers, contract: GRPOLossContract) -> None:
+    """An update written with the stages of the loss op, which look at every token."""
+    objective, mask = contract.objective, answers.mask_ST
+    run_S = torch.arange(len(tables_R)).repeat_interleave(len(mask) // len(tables_R))
+    pairs = (run_S[:, None] * 6 + answers.states_ST) * 4 + answers.action_ids_ST
+    advantages = group_advantages(answers.rewards(), contract.geometry.group_boundaries, objective.advantage)
+    weight_S = normalization(mask.sum(dim=1), contract).weight_B * len(tables_R)
+    old = torch.log_softmax(tables_R, dim=-1).flatten()[pairs]
+    start = torch.full_like(old, -math.log(4))
+    for _ in range(4):
+        logp = torch.log_softmax(tables_R, dim=-1).flatten()
+        terms = token_terms(logp[pairs], start, old, advantages, mask, objective)
+        slope = torch.where(mask, (terms.d_policy + objective.beta * terms.d_kl) * weight_S[:, None], 0.0)
+        taken = torch.zeros_like(logp).index_add_(0, pairs.flatten(), slope.flatten()).view_as(tables_R)
+        gradient = taken - taken.sum(dim=-1, keepdim=True) * logp.exp().view_as(tables_R)
+        tables_R.sub_(gradient, alpha=0.5)
+
+
+def test_a_number_of_samples_that_is_no_power_of_two_trains_too() -> None:
+    assert float(train_many([0], samples_per_prompt=6).min()) > 0.9
 
 
 def test_reward_needs_the_own_token_and_eos() -> None:
