@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from grpo_contract import InputError, Problem
+from loss_ops.agreement import agree
 from loss_ops.fixed_batch import FixedBatch, Part
 from loss_ops.gather import Gather, Program
 from loss_ops.loss_program import total_loss
@@ -16,14 +17,16 @@ from loss_ops.result import ClipCounts, GRPOLossResult
 from loss_ops.scalars import Scalars
 
 
-def collect(fixed: FixedBatch, parts: Sequence[Part]) -> Program[GRPOLossResult]:
+def collect(fixed: FixedBatch, parts: Iterable[Part]) -> Program[GRPOLossResult]:
     """The result of the whole batch from all parts of all ranks; its loss carries no gradient.
 
-    Gathers per-sequence totals over DP; sequences of the batch are folded by halves, as in one call. Raises
-    InputError when the parts do not cover the rank's sequences once.
+    `parts` may be a generator that computes each part when it is asked for. Where that raises on one rank, or the
+    parts do not cover a rank's sequences once (InputError), every rank raises the same error (`agree`), so that
+    none waits for the others. Then gathers per-sequence totals over DP, float32, and clip counts, int64; sequences
+    of the batch are folded by halves, as in one call.
     """
-    ordered = sorted(parts, key=lambda part: part.start)
-    _check_cover(ordered, fixed.rows)
+    ordered, error = _in_order(parts, fixed.rows)
+    yield from agree(error, fixed.call.sharding.dp_degree, fixed.active_tokens_B.device)
     sizes = tuple(stop - start for start, stop in fixed.call.sharding.sequence_shard_bounds)
     totals = yield Gather("dp", torch.cat([_own_totals(part) for part in ordered]), sizes, "sequence totals")
     counts = [part.result.clip_counts for part in ordered]
@@ -45,6 +48,16 @@ def collect(fixed: FixedBatch, parts: Sequence[Part]) -> Program[GRPOLossResult]
         clip_counts=ClipCounts(low, high, low + high, fixed.active_tokens_B.sum()),
         provenance={**first.provenance, "parts": len(ordered)},
     )
+
+
+def _in_order(parts: Iterable[Part], rows: tuple[int, int]) -> tuple[list[Part], Exception | None]:
+    """The parts in batch order, or what went wrong: other ranks wait to hear of it."""
+    try:
+        ordered = sorted(parts, key=lambda part: part.start)
+        _check_cover(ordered, rows)
+    except Exception as error:
+        return [], error
+    return ordered, None
 
 
 def _own_totals(part: Part) -> Tensor:

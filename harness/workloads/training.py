@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, GRPOVerifyError, InputError, Problem
-from harness.workloads.agreement import agree
 from harness.workloads.blocks import block_bounds, part_bounds, sharding_of
 from harness.workloads.combine import Combine, GradientSum
 from harness.workloads.mistakes import Mistake, mistaken
 from harness.workloads.ranks import Place, TrainingProgram
+from loss_ops.agreement import agree
 from loss_ops.checked_program import Checks
 from loss_ops.collect_parts import collect
 from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, rank_call
@@ -138,7 +138,7 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
             parts = _pass(workload, rollout, fixed, recipe, place, gradients)
         except GRPOVerifyError as found:
             error = found
-        yield from agree(error, place, rollout.action_ids_BT.device)
+        yield from agree(error, place.degree, rollout.action_ids_BT.device)
         workload.step((yield from gradients.combined()))
     return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0], rollout, call.old_logps)
 

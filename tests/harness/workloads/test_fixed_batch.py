@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, InputError, ShardingSpec
+from grpo_contract import (
+    ContractError,
+    GRPOLossContract,
+    GRPOVerifyError,
+    InputError,
+    Problem,
+    ShardingSpec,
+)
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.collect_parts import collect
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, part_sharding, rank_call
+from loss_ops.loss_call import LossCall
 from loss_ops.loss_program import gradient_of
 from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
@@ -111,15 +124,7 @@ def test_losses_of_parts_add_up() -> None:
 def test_parts_of_two_ranks_are_the_whole() -> None:
     batch, contract = drawn(), contract_of()
     expected, gradient = whole(batch, contract)
-    calls = {}
-    for rank in range(2):
-        place = ShardingSpec.even(1, 2, rank=rank, contract=contract)
-        rows = slice(*place.sequence_shard)
-        calls[0, rank] = rank_call(
-            batch["ids"][rows], batch["old"][rows], batch["rewards"][rows], contract=contract, sharding=place,
-            completion_mask=batch["mask"][rows], group_sizes=(None, 2),
-        )  # fmt: skip
-    fixed = run_virtual({place: fix_batch(call) for place, call in calls.items()})
+    fixed = run_virtual({(0, rank): fix_batch(call_of_two(batch, contract, rank)) for rank in range(2)})
     found = [in_parts(fixed[0, rank], batch, (4 * rank, 4 * rank + 1, 4 * rank + 4)) for rank in range(2)]
     results = run_virtual({(0, rank): collect(fixed[0, rank], found[rank][0]) for rank in range(2)})
     assert torch.equal(torch.cat([each[1] for each in found]), gradient)
@@ -198,6 +203,103 @@ def test_parts_must_cover_the_rank(cuts: tuple[int, ...]) -> None:
     parts, _ = in_parts(fixed, batch, cuts)
     with pytest.raises(InputError, match=r"parts: expected parts that cover \[0, 8\) once"):
         RealRanks().run(collect(fixed, parts))
+
+
+def fixed_of_two() -> tuple[Batch, dict[tuple[int, int], FixedBatch]]:
+    batch, contract = drawn(), contract_of()
+    return batch, run_virtual({(0, rank): fix_batch(call_of_two(batch, contract, rank)) for rank in range(2)})
+
+
+def call_of_two(batch: Batch, contract: GRPOLossContract, rank: int) -> LossCall:
+    """The call of one of two DP ranks."""
+    place = ShardingSpec.even(1, 2, rank=rank, contract=contract)
+    rows = slice(*place.sequence_shard)
+    return rank_call(
+        batch["ids"][rows], batch["old"][rows], batch["rewards"][rows], contract=contract, sharding=place,
+        completion_mask=batch["mask"][rows], group_sizes=(None, 2),
+    )  # fmt: skip
+
+
+def computed(fixed: FixedBatch, batch: Batch, fault: Exception | None = None) -> Iterator[Part]:
+    """The rank's parts, two sequences each, computed when they are asked for; `fault` replaces the second."""
+    for start in range(*fixed.rows, 2):
+        if fault is not None and start > fixed.rows[0]:
+            raise fault
+        yield in_parts(fixed, batch, (start, start + 2))[0][0]
+
+
+def test_parts_may_be_computed_when_they_are_asked_for() -> None:
+    batch, fixed = fixed_of_two()
+    results = run_virtual({place: collect(each, computed(each, batch)) for place, each in fixed.items()})
+    expected = whole(batch, contract_of())[0].loss.detach()
+    assert all(torch.equal(each.loss, expected) for each in results.values())
+
+
+FAULTS = [
+    (InputError(Problem("input.x", "logits", "finite", "nan")), InputError, "logits: expected finite, got nan"),
+    (MemoryError("no room"), GRPOVerifyError, "part of the batch: expected no error, got MemoryError: no room"),
+    (ContractError("told in words"), ContractError, "told in words"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "message"), FAULTS)
+def test_what_one_rank_meets_is_raised_on_all(fault: Exception, kind: type[Exception], message: str) -> None:
+    """Virtual ranks say so where some raise and others wait."""
+    batch, fixed = fixed_of_two()
+    for guilty in range(2):
+        programs = {
+            (tp, dp): collect(each, computed(each, batch, fault if dp == guilty else None))
+            for (tp, dp), each in fixed.items()
+        }
+        with pytest.raises(kind, match=message):
+            run_virtual(programs)
+
+
+def test_a_rank_alone_raises_what_it_met() -> None:
+    batch = drawn()
+    fixed = fixed_of(batch, contract_of())
+    with pytest.raises(MemoryError, match="no room"):
+        RealRanks().run(collect(fixed, computed(fixed, batch, MemoryError("no room"))))
+
+
+def test_a_rank_without_its_parts_is_told_on_all() -> None:
+    batch, fixed = fixed_of_two()
+    parts = {place: list(computed(each, batch)) for place, each in fixed.items()}
+    parts[0, 1].pop()
+    with pytest.raises(InputError, match=r"parts: expected parts that cover \[4, 8\) once, got \[4, 6\)"):
+        run_virtual({place: collect(each, parts[place]) for place, each in fixed.items()})
+
+
+def _real_rank(rank: int, store: str, told: Connection) -> None:
+    shared = dist.FileStore(store, 2)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=shared, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    batch, driver = drawn(), RealRanks(dp_group=dist.group.WORLD)
+    fixed = driver.run(fix_batch(call_of_two(batch, contract_of(), rank)))
+    try:
+        driver.run(collect(fixed, computed(fixed, batch, MemoryError("no room") if rank else None)))
+    except GRPOVerifyError as error:
+        told.send(str(error))
+    dist.destroy_process_group()
+
+
+def test_real_ranks_do_not_wait_for_one_that_failed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    ranks = [
+        context.Process(target=_real_rank, args=(rank, str(tmp_path / "store"), pipes[rank][1]), daemon=True)
+        for rank in range(2)
+    ]
+    for each in ranks:
+        each.start()
+    try:
+        assert all(receiver.poll(60) for receiver, _ in pipes)
+        first, second = (receiver.recv() for receiver, _ in pipes)
+        assert first == second
+        assert "MemoryError: no room" in first
+    finally:
+        for each in ranks:
+            each.kill()
+            each.join()
 
 
 def test_the_place_of_a_part_is_one_object() -> None:
