@@ -24,6 +24,11 @@ from reports import Report, render
 
 NAME = "grpo-verify"
 OnProgress = Callable[[str], None]
+STATUSES = (
+    "Exit status: 0 proven, 1 drift, 2 refused, 3 nothing proven, 4 broken. --debug shows the traceback of an "
+    "internal error."
+)
+FLAGS_ALONE = f"Takes its settings from the command line alone. {STATUSES}"
 
 
 def answer(tokens: Sequence[str], on_progress: OnProgress) -> Answer:
@@ -48,9 +53,8 @@ def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
     app = App(
         name=NAME,
         help="Prove, bit by bit, that a GRPO loss gives the same answer however the work is split over ranks.",
-        help_epilogue="Settings also come from [tool.grpo-verify] in pyproject.toml and from GRPO_VERIFY_* "
-        "variables. Exit status: 0 proven, 1 drift, 2 refused, 3 nothing proven, 4 broken. --debug shows the "
-        "traceback of an internal error.",
+        help_epilogue=f"Settings also come from [tool.grpo-verify] in pyproject.toml and from GRPO_VERIFY_* "
+        f"variables. {STATUSES}",
         help_format="plaintext",
         version=version,
     )
@@ -61,12 +65,11 @@ def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
         return run_plan(load_config(flags), (NAME, *tokens), on_progress)
 
     app.default(run)
-    for command in (run, plan, show, config, ops):
-        app.command(command)
-    app.command(reveal)
-    app.command(compare)
+    reading = (run, plan, config)
+    for command in (run, plan, show, config, ops, reveal, compare):
+        app.command(command, help_epilogue=None if command in reading else FLAGS_ALONE)
     app.command(snapshot_app((NAME, *tokens)))
-    app.command(train_command((NAME, *tokens), on_progress), name="train")
+    app.command(train_command((NAME, *tokens), on_progress), name="train", help_epilogue=FLAGS_ALONE)
     return app
 
 

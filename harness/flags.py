@@ -21,11 +21,12 @@ Answer = tuple[str, int]
 _REQUEST = Group("What to verify", sort_key=0)
 _CONTRACT = Group("Contract (default: the batch's own)", sort_key=1)
 _RUN = Group("How to run", sort_key=2)
-_REPORT = Group("Report", sort_key=3)
+REPORT_GROUP = Group("Report", sort_key=3)
+REPORT_FLAGS = ("format", "json", "out", "quiet", "color")
 _GROUPS = {
     **dict.fromkeys(("tp", "dp", "layouts", "op", "backend", "batch", "seed", "dtype"), _REQUEST),
     **dict.fromkeys((*CONTRACT_NAMES, "tiles"), _CONTRACT),
-    **dict.fromkeys(("format", "json", "out", "quiet", "color"), _REPORT),
+    **dict.fromkeys(REPORT_FLAGS, REPORT_GROUP),
 }
 _CHOICES = {"format": tuple(RENDERERS), "batch": (*BUILT_IN, *FAMILIES)}
 _METAVARS = {"out": "DIR", "resume": "DIR", "layouts": "TxD,...", "timeout": "SECONDS", "backend": "NAME"}
@@ -38,19 +39,27 @@ def with_flags(body: Callable[[Flags], Answer]) -> Callable[..., Answer]:
     def command(**flags: Any) -> Answer:
         return body(flags)
 
+    command.__name__, command.__doc__ = body.__name__, body.__doc__
+    return with_flags_of(RunConfig.model_fields, _GROUPS, command)
+
+
+def with_flags_of(
+    fields: Mapping[str, FieldInfo], groups: Mapping[str, Group], command: Callable[..., Answer]
+) -> Callable[..., Answer]:
+    """`command`, which takes any keyword, with one flag for each field and spelling; the rest is "How to run"."""
     hints: dict[str, Any] = {}
-    for name, field in RunConfig.model_fields.items():
-        hints[name] = _setting_hint(name, field)
-        hints |= {short: _spelling_hint(short) for short, (target, _) in SPELLINGS.items() if target == name}
+    for name, field in fields.items():
+        hints[name] = _setting_hint(name, field, groups.get(name, _RUN))
+        spellings = [short for short, (target, _) in SPELLINGS.items() if target == name]
+        hints |= {short: _spelling_hint(short, groups.get(short, _RUN)) for short in spellings}
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, keyword, default=None, annotation=hints[name]) for name in hints]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = hints
-    command.__name__, command.__doc__ = body.__name__, body.__doc__
     return command
 
 
-def _setting_hint(name: str, field: FieldInfo) -> Any:
+def _setting_hint(name: str, field: FieldInfo, group: Group) -> Any:
     kind = _kind(field)
     is_many = get_origin(field.annotation) is tuple
     hint: Any = bool | None if kind is bool else (tuple[str, ...] | None if is_many else str | None)
@@ -61,15 +70,14 @@ def _setting_hint(name: str, field: FieldInfo) -> Any:
             name=flag_name(name),
             help=help_text,
             metavar=None if kind is bool else _metavar(name, kind),
-            group=_GROUPS.get(name, _RUN),
+            group=group,
             negative_iterable=(),
             show_default=False,
         ),
     ]
 
 
-def _spelling_hint(name: str) -> Any:
-    group = _GROUPS.get(name, _RUN)
+def _spelling_hint(name: str, group: Group) -> Any:
     return Annotated[
         bool | None,
         Parameter(name=flag_name(name), help=_SPELLING_HELP[name], negative=(), group=group, show_default=False),

@@ -20,7 +20,7 @@ from harness.flags import Answer, Flags, with_flags
 from harness.run_config import RunConfig
 from harness.stdio import look_of
 
-Switch = Annotated[bool, Parameter(negative=())]
+Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 Number = Annotated[int, Parameter(show_default=True)]
 
 
@@ -42,15 +42,15 @@ def reveal(
     Parameters
     ----------
     op
-        The loss: a registered name or package.module:attribute.
+        The loss: grpo_loss, a backend of it (native, triton), or package.module:attribute.
     backend
-        Implementation of the op.
+        Implementation of grpo_loss: native or triton; without it the best that is available.
     tp
         Largest tensor-parallel degree; its divisors are asked too.
     dp
         Largest data-parallel degree; its divisors are asked too.
     layouts
-        Exactly these TPxDP layouts, in place of --tp and --dp.
+        Exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp.
     tokens
         Slots of the token sum.
     columns

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 
 from harness.planned import BatchPlan, Plan, PlannedCase
+from harness.planned_cases import FAULTED_OP
 from harness.run_config import RunConfig
+from loss_ops.registry import LOSS_OP
 
 
 def settings_text(config: RunConfig) -> str:
@@ -22,8 +24,16 @@ def settings_text(config: RunConfig) -> str:
 
 
 def ops_text(rows: Iterable[Mapping[str, str]]) -> str:
-    """Ops and backends as the registry describes them; `status` is `available` or the reason why not."""
-    return _columns([(row["op"], row["backend"], _state(row["status"])) for row in rows])
+    """Ops and backends as the registry describes them; `status` is `available` or the reason why not.
+
+    What --op takes is told apart from what only Python code can ask the registry for.
+    """
+    found = list(rows)
+    names = [(f"--op {row['backend']}", _state(row["status"]), "") for row in found if row["op"] == LOSS_OP]
+    others = [(row["op"], row["backend"], _state(row["status"])) for row in found if row["op"] != LOSS_OP]
+    first = (f"--op {FAULTED_OP}", "the first of these that is available", "")
+    head = "In Python alone, as kernel_registry.get_op(NAME, BACKEND):\n"
+    return f"{_columns([first, *names])}\n{head}{_columns(others)}"
 
 
 def plan_text(plan: Plan) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
+from cyclopts import Group
 
-from harness.flags import Answer
-from harness.run_config import RequestError, flag_name
+from harness.config_sources import flag_source
+from harness.flags import REPORT_FLAGS, REPORT_GROUP, Answer, with_flags_of
 from harness.stdio import look_of
 from harness.workloads.train_settings import TrainSettings
 from reports import render
 
 OnProgress = Callable[[str], None]
-_SPELLINGS = {"json": ("format", "json"), "no_controls": ("controls", "off")}
+_RUN_FLAGS = ("device", "ranks_per_device", "controls", "timeout")
+_TRAINED = Group("What to train", sort_key=0)
+_GROUPS = {
+    **{name: _TRAINED for name in TrainSettings.model_fields if name not in _RUN_FLAGS},
+    **dict.fromkeys(REPORT_FLAGS, REPORT_GROUP),
+}
 
 
 def train_command(command_line: Sequence[str], on_progress: OnProgress) -> Callable[..., Answer]:
@@ -24,16 +28,9 @@ def train_command(command_line: Sequence[str], on_progress: OnProgress) -> Calla
 
     def train(**flags: Any) -> Answer:
         """Train at several DP degrees and prove, update by update, that the parameters are the same bits."""
-        return answer(TrainSettings.of_flags(_spelled(flags)), command_line, on_progress)
+        return answer(TrainSettings.of(flag_source(flags)), command_line, on_progress)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    hints = {name: _hint(name, field.annotation, field.description, field.default)
-             for name, field in TrainSettings.model_fields.items()}  # fmt: skip
-    hints |= {name: _spelling(name, *target) for name, target in _SPELLINGS.items()}
-    parameters = [inspect.Parameter(name, keyword, default=None, annotation=hints[name]) for name in hints]
-    train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    train.__annotations__ = hints
-    return train
+    return with_flags_of(TrainSettings.model_fields, _GROUPS, train)
 
 
 def answer(settings: TrainSettings, command_line: Sequence[str], on_progress: OnProgress) -> Answer:
@@ -45,30 +42,3 @@ def answer(settings: TrainSettings, command_line: Sequence[str], on_progress: On
     report = run_training(plan_training(settings), out=settings.out, on_progress=progress, command=command_line)
     look = look_of(sys.stdout, settings.color)
     return render(report, settings.format, quiet=settings.quiet, **look), report.exit_status
-
-
-def _spelled(flags: dict[str, Any]) -> dict[str, Any]:
-    """Flags that are another spelling of a value, as that value."""
-    found = {name: value for name, value in flags.items() if value is not None and name not in _SPELLINGS}
-    for name, (target, value) in _SPELLINGS.items():
-        if flags.get(name):
-            if found.get(target, value) != value:
-                raise RequestError(
-                    f"invalid request: {flag_name(name)}: expected it or {flag_name(target)}, got both"
-                )
-            found[target] = value
-    return found
-
-
-def _hint(name: str, annotation: Any, about: str | None, default: Any) -> Any:
-    kind = bool | None if annotation is bool else str | None
-    shown = "" if default is None or default is False else f" [default: {default}]"
-    negative: Any = () if annotation is bool else None
-    return Annotated[
-        kind, Parameter(name=flag_name(name), help=f"{about}{shown}", negative=negative, show_default=False)
-    ]
-
-
-def _spelling(name: str, target: str, value: str) -> Any:
-    about = f"the same as {flag_name(target)} {value}"
-    return Annotated[bool | None, Parameter(name=flag_name(name), help=about, negative=(), show_default=False)]

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from grpo_contract import Problem, ReductionSpec, TokenNormalizer
 from harness.config_problems import from_pydantic, relocated
+from harness.config_sources import Source
 from harness.run_config import RequestError, flag_name
 from reports.formats import RENDERERS
 
@@ -60,14 +61,13 @@ class TrainSettings(BaseModel):
     color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
 
     @classmethod
-    def of_flags(cls, flags: dict[str, Any]) -> TrainSettings:
-        """Settings from the flags that were given. Raises one RequestError with every problem."""
-        given = {name: value for name, value in flags.items() if value is not None}
+    def of(cls, source: Source) -> TrainSettings:
+        """Settings as `source` gives them. Raises one RequestError with every problem."""
         try:
-            settings = cls(**given)
+            settings = cls(**source.values)
         except ValidationError as error:
-            raise RequestError(from_pydantic(error, {name: flag_name(name) for name in given})) from None
-        problems = [*settings.problems(), *settings.unused(given)]
+            raise RequestError([*source.problems, *from_pydantic(error, source.places)]) from None
+        problems = [*source.problems, *settings.problems(), *settings.unused(source.values)]
         if problems:
             raise RequestError(problems)
         return settings

@@ -15,8 +15,10 @@ import pytest
 import harness.cli
 from harness.devices import Machine, resolve_device
 from harness.foreign_folders import PACKAGES, folders_of, foreign_folders
+from harness.op_names import check_op
 from harness.plan import Plan
 from harness.run_config import RequestError, RunConfig
+from loss_ops.registry import LOSS_OP
 from reports import CaseResult, Layout, QuantityResult, Report, Verdict
 
 ROOT = Path(harness.cli.__file__).resolve().parents[1]
@@ -254,14 +256,51 @@ def test_ops(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in: Any = types.ModuleType("loss_ops")
     rows = [
         {"op": "grpo_loss", "backend": "native", "status": "available"},
-        {"op": "grpo_loss", "backend": "triton", "status": "no CUDA device"},
+        {"op": LOSS_OP, "backend": "triton", "status": "no CUDA device"},
+        {"op": LOSS_OP, "backend": "native", "status": "available"},
     ]
     stand_in.kernel_registry = types.SimpleNamespace(describe=lambda device: rows)
     monkeypatch.setitem(sys.modules, "loss_ops", stand_in)
     assert call("ops")[1].splitlines() == [
+        "--op grpo_loss  the first of these that is available",
+        "--op triton     not available: no CUDA device",
+        "--op native     available",
+        "",
+        "In Python alone, as kernel_registry.get_op(NAME, BACKEND):",
         "grpo_loss  native  available",
-        "grpo_loss  triton  not available: no CUDA device",
     ]
+
+
+def test_what_ops_lists_for_op_is_what_op_takes(call: Call) -> None:
+    lines = [line for line in call("ops")[1].splitlines() if line.startswith("--op ")]
+    names = [line.split()[1] for line in lines]
+    for name in names:
+        check_op(RunConfig(op=name))
+    with pytest.raises(RequestError, match=f"expected one of {', '.join(names)}, or package.module:attribute"):
+        check_op(RunConfig(op="ratio_kl"))
+    help_of_reveal = " ".join(call("reveal", "--help")[1].replace("│", " ").split())
+    assert f"{names[0]}, a backend of it ({', '.join(sorted(names[1:]))})" in help_of_reveal
+
+
+@pytest.mark.parametrize("command", ["train", "reveal", "compare", "show", "ops"])
+def test_help_names_settings_files_only_where_they_are_read(call: Call, command: str) -> None:
+    text = " ".join(call(command, "--help")[1].split())
+    assert "pyproject" not in text
+    assert "Takes its settings from the command line alone. Exit status: 0 proven" in text
+    for reading in ("plan", "config"):
+        assert "GRPO_VERIFY_*" in call(reading, "--help")[1]
+
+
+def test_help_of_train_shows_choices(call: Call) -> None:
+    text = " ".join(call("train", "--help")[1].replace("│", " ").split())
+    for choices in (
+        "(tiny, language-model)",
+        "(fixed_order, all_reduce)",
+        "(auto, cpu, cuda)",
+        "(uniform, vigor)",
+    ):
+        assert choices in text
+    assert "global_active_tokens" in text
 
 
 def _raise(error: BaseException) -> Callable[..., Report]:

@@ -12,6 +12,7 @@ import torch
 
 from harness.blame import Culprit
 from harness.cli import main
+from harness.config_sources import flag_source
 from harness.devices import Machine
 from harness.launch import LaunchOutcome, OutcomeKind
 from harness.rank_groups import device_of
@@ -63,12 +64,16 @@ def test_controls_can_be_left_out() -> None:
             r"--samples: expected nothing \(it belongs to language-model; --workload is tiny\), got 4",
         ),
         ({"format": "pdf"}, "--format: expected one of terminal"),
+        (
+            {"json": True, "format": "html"},
+            r"--format: expected json or nothing \(--json is given\), got html",
+        ),
         ({"combine": "ring"}, "--combine: expected one of fixed_order, all_reduce, got ring"),
     ],
 )
 def test_wrong_requests_are_told_by_their_flag(flags: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        TrainSettings.of_flags(flags)
+        TrainSettings.of(flag_source(flags))
 
 
 NONE, ONE, TWO = Machine(8, 0, True), Machine(8, 1, True), Machine(8, 2, True)
@@ -109,7 +114,7 @@ def test_ranks_that_share_a_device_are_neighbours() -> None:
 
 def test_every_problem_is_told_at_once() -> None:
     with pytest.raises(RequestError) as caught:
-        TrainSettings.of_flags({"dp": "0", "updates": "-1", "workload": "x"})
+        TrainSettings.of(flag_source({"dp": "0", "updates": "-1", "workload": "x"}))
     assert {problem.where for problem in caught.value.problems} == {"--dp", "--updates", "--workload"}
 
 
