@@ -74,28 +74,34 @@ def make_report(
     seconds: float,
 ) -> Report:
     """The report of what was finished, and of why the rest was not."""
-    refusals = refusals_of(outcome)
-    broken = outcome.kind not in (OutcomeKind.FINISHED, OutcomeKind.INTERRUPTED) and not refusals
     cases = _without_hollow_matches(
         [finished.get(case.index) or _unfinished(case, outcome) for case in plan.cases]
     )
     batches = {name: batch.contract for name, batch in plan.batches.items() if name != CONTROL.name}
     prints = {name: contract.numeric_fingerprint() for name, contract in batches.items()}
-    interrupted: Any = outcome.signal if outcome.kind is OutcomeKind.INTERRUPTED else None
     return Report.assemble(
+        **told_by(outcome, rundir),
         cases=cases,
-        interrupted_by=interrupted,
-        broken=broken,
-        errors=refusals,
         command=command,
-        environment=json.loads(read_text(rundir.path / ENVIRONMENT) or "{}"),
         contract={name: contract.model_dump(mode="json") for name, contract in batches.items()},
         numeric_fingerprint=next(iter(prints.values())) if len(prints) == 1 else fingerprint(prints),
         preflight=_preflight_line(cases),
-        culprit=culprit_line(outcome, rundir),
         notes=[*plan.notes, *_batch_notes(plan), *_resume_note(outcome, finished, rundir)],
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
+
+
+def told_by(outcome: LaunchOutcome, rundir: RunDir) -> dict[str, Any]:
+    """The fields of a report that say how its launch ended, whatever was launched."""
+    refusals = refusals_of(outcome)
+    stopped = outcome.kind in (OutcomeKind.FINISHED, OutcomeKind.INTERRUPTED)
+    return {
+        "interrupted_by": outcome.signal if outcome.kind is OutcomeKind.INTERRUPTED else None,
+        "broken": not stopped and not refusals,
+        "errors": refusals,
+        "environment": json.loads(read_text(rundir.path / ENVIRONMENT) or "{}"),
+        "culprit": culprit_line(outcome, rundir),
+    }
 
 
 def _batch_notes(plan: Plan) -> list[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from grpo_contract.fingerprint import fingerprint
 from harness.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launch_request import LaunchRequest
-from harness.run import REPORT, culprit_line, refusals_of
-from harness.rundir import ENVIRONMENT, RunDir, read_text, write_atomic
+from harness.report_file import keep
+from harness.run import REPORT, told_by
+from harness.rundir import RunDir
 from harness.workloads.train_plan import TrainCase, TrainPlan
 from reports import CaseResult, Expect, Layout, Report, Verdict
 
@@ -38,13 +37,12 @@ def run_training(
     on_progress(f"starting {plan.ranks} ranks on {plan.device} for {total} training runs")
     request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout, module=WORKER)
     outcome = launch(request, on_case=on_case)
-    shutil.rmtree(rundir.path / "states", ignore_errors=True)
     report = make_report(plan, finished, outcome, rundir, command, time.perf_counter() - started)
-    if out is not None:
-        write_atomic(out / REPORT, report.to_json())
-    elif outcome.kind is OutcomeKind.FINISHED:
+    # After the report, which says so where they filled the disk; before it is kept, which may need their room.
+    shutil.rmtree(rundir.path / "states", ignore_errors=True)
+    if out is None and outcome.kind is OutcomeKind.FINISHED:
         shutil.rmtree(rundir.path, ignore_errors=True)
-    return report
+    return report if out is None else keep(report, out / REPORT)
 
 
 def make_report(
@@ -56,21 +54,14 @@ def make_report(
     seconds: float,
 ) -> Report:
     """The report of what was finished, and of why the rest was not."""
-    refusals = refusals_of(outcome)
-    stopped = (OutcomeKind.FINISHED, OutcomeKind.INTERRUPTED)
-    interrupted: Any = outcome.signal if outcome.kind is OutcomeKind.INTERRUPTED else None
     recipe = plan.cases[0].settings.model_dump(mode="json", exclude={"out", "format", "quiet", "color", "timeout"})
     return Report.assemble(
+        **told_by(outcome, rundir),
         cases=[finished.get(case.index) or _unfinished(case, outcome) for case in plan.cases],
-        interrupted_by=interrupted,
-        broken=outcome.kind not in stopped and not refusals,
-        errors=refusals,
         command=command,
-        environment=json.loads(read_text(rundir.path / ENVIRONMENT) or "{}"),
         contract={"training": recipe},
         numeric_fingerprint=fingerprint(recipe),
         baseline=ABOUT_BASELINE,
-        culprit=culprit_line(outcome, rundir),
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from harness.worker import main
+from harness.worker import leave, main
 
 
 def train_body(rundir: object, rank: int, local_rank: int, status: object) -> None:
@@ -27,4 +27,4 @@ def train_body(rundir: object, rank: int, local_rank: int, status: object) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], train_body))
+    leave(main(sys.argv[1:], train_body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 import torch
 
+from harness import report_file, run
 from harness.blame import Culprit
 from harness.cli import main
 from harness.config_sources import flag_source
 from harness.devices import Machine
 from harness.launch import LaunchOutcome, OutcomeKind
+from harness.launch_request import LaunchRequest
 from harness.rank_groups import device_of
 from harness.run_config import RequestError
 from harness.rundir import RunDir
+from harness.workloads import train_run
 from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result
 from harness.workloads.train_run import make_report
@@ -202,6 +206,45 @@ def test_a_rank_that_dies_is_blamed(tmp_path: Path) -> None:
     assert report.exit_status == 4
     assert report.cases[0].verdict is Verdict.FAILED
     assert "rank 1 died" in (report.culprit or "")
+
+
+def launched(outcome: LaunchOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that leaves states behind and ends like this."""
+
+    def launch(request: LaunchRequest, *, on_case: object) -> LaunchOutcome:
+        (request.rundir.path / "states").mkdir()
+        return outcome
+
+    monkeypatch.setattr(train_run, "launch", launch)
+
+
+def run_tiny(out: Path | None) -> Report:
+    return train_run.run_training(
+        plan_training(TrainSettings()), out=out, on_progress=lambda line: None, command=["grpo-verify", "train"]
+    )
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    launched(LaunchOutcome(OutcomeKind.FINISHED, 1.0), monkeypatch)
+    monkeypatch.setattr(report_file, "write_atomic", full)
+    report = run_tiny(tmp_path)
+    assert report.exit_status == 4
+    assert report.notes[-1].endswith("report.json: No space left on device")
+
+
+def test_states_that_fill_the_disk_are_blamed_and_make_room_for_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    culprit = Culprit((0,), "rank 0 died in forward", None, "tiny dp 2")
+    launched(LaunchOutcome(OutcomeKind.RANK_DIED, 1.0, culprit), monkeypatch)
+    monkeypatch.setattr(run, "full_disk", lambda folder: "no room" if (folder / "states").exists() else None)
+    report = run_tiny(tmp_path)
+    assert (report.culprit or "").startswith("rank 0 died in forward; no room (logs:")
+    assert not list(tmp_path.glob("*/states"))
+    assert json.loads((tmp_path / "report.json").read_text())["culprit"] == report.culprit
 
 
 def test_a_wrong_flag_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:
