@@ -1,18 +1,16 @@
-"""Drivers of training programs: a real rank, or all ranks of a DP degree in lockstep inside one process."""
+"""What a training program asks of its ranks, and the driver that answers on a real one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from loss_ops.gather import Gathered, Program, Request
 from loss_ops.real_ranks import RealRanks
-from loss_ops.virtual_ranks import run_virtual
 
 T = TypeVar("T")
 
@@ -74,40 +72,6 @@ class RealDriver:
             received, request.tensor.contiguous(), list(request.receive), list(request.send), group=self.group
         )
         return Gathered(received.split(list(request.receive)))
-
-
-def run_virtual_ranks(programs: Sequence[TrainingProgram[T]]) -> list[T]:
-    """Run one program per DP rank to its end; all make the same kind of request in each round.
-
-    Raises RuntimeError when they do not, which on real ranks would hang.
-    """
-    results: dict[int, T] = {}
-    answers: list[Gathered] | None = None
-    while True:
-        requests: list[Request | Exchange] = []
-        for rank, program in enumerate(programs):
-            try:
-                requests.append(next(program) if answers is None else program.send(answers[rank]))
-            except StopIteration as stop:
-                results[rank] = stop.value
-        if not requests:
-            return [results[rank] for rank in range(len(programs))]
-        if len(requests) < len(programs):
-            raise RuntimeError(f"virtual ranks out of step: ranks {sorted(results)} ended before the others")
-        answers = _answers(requests)
-
-
-def _answers(requests: list[Request | Exchange]) -> list[Gathered]:
-    exchanges = [request for request in requests if isinstance(request, Exchange)]
-    if not exchanges:
-        asked = {(0, rank): _ask(request) for rank, request in enumerate(requests)}  # type: ignore[arg-type]
-        received = run_virtual(asked)
-        return [received[0, rank] for rank in range(len(requests))]
-    if len(exchanges) < len(requests):
-        raise RuntimeError("virtual ranks out of step: some exchange pieces while others do not")
-    pieces = [request.tensor.split(list(request.send)) for request in exchanges]
-    # Each piece is added in place by whoever receives it, so it must be the receiver's own.
-    return [Gathered(torch.clone(sent[rank]) for sent in pieces) for rank in range(len(exchanges))]
 
 
 def _ask(request: Request) -> Program[Gathered]:

@@ -86,6 +86,16 @@ def text_task(tokenizer: Any, prompts: Sequence[str], reward: TextReward, max_ne
     return TokenTask(tuple(_encode(tokenizer, prompt) for prompt in prompts), max_new_tokens, eos, of_tokens)
 
 
+def cloze_text_task(tokenizer: Any, most: int, pairs: Sequence[tuple[str, str]] = CLOZE) -> TokenTask:
+    """The cloze prompts with answers of up to `most` tokens; reward 1 when one begins with the right word."""
+    right = {prompt: answer.strip() for prompt, answer in pairs}
+
+    def reward(prompt: str, answer: str) -> float:
+        return float(answer.strip().startswith(right[prompt]))
+
+    return text_task(tokenizer, list(right), reward, most)
+
+
 def _encode(tokenizer: Any, text: str) -> Tokens:
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 

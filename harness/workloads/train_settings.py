@@ -14,7 +14,7 @@ from harness.config_sources import Source
 from harness.run_config import RequestError, flag_name
 from reports.formats import RENDERERS
 
-LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "allocator")
+LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")
 UPDATES = {"tiny": 100, "language-model": 2}
 
 
@@ -48,6 +48,7 @@ class TrainSettings(BaseModel):
     fixed_constant: float | None = _setting(None, "divisor of the fixed_constant normalizer")
     model: str | None = _setting(None, "language-model: a folder, a GGUF file, or a hub name")
     samples: Count = _setting(8, "language-model: samples of a prompt under the uniform allocator")
+    answer_tokens: Count = _setting(1, "language-model: longest answer, which earns 1 if it begins with the word")
     allocator: Literal["uniform", "vigor"] = _setting("uniform", "language-model: who gets the rollouts")
     device: Literal["auto", "cpu", "cuda"] = _setting("cpu", "where the ranks compute")
     ranks_per_device: Count | None = _setting(

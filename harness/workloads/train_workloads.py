@@ -22,6 +22,7 @@ def workload_of(settings: TrainSettings, device: torch.device) -> Workload:
         return TinyWorkload(Mt19937Stream(settings.seed), contract=contract, table=start_table(device))
     from harness.workloads.language_model import load_model
     from harness.workloads.language_training import LanguageSettings, LanguageWorkload
+    from harness.workloads.token_task import cloze_task, cloze_text_task
 
     assert settings.model is not None
     chosen = LanguageSettings(
@@ -31,7 +32,9 @@ def workload_of(settings: TrainSettings, device: torch.device) -> Workload:
         allocator=settings.allocator,
         reduction=settings.reduction_fields(),
     )
-    return LanguageWorkload(load_model(settings.model, device), chosen)
+    loaded, most = load_model(settings.model, device), settings.answer_tokens
+    task = cloze_task(loaded.tokenizer) if most == 1 else cloze_text_task(loaded.tokenizer, most)
+    return LanguageWorkload(loaded, chosen, task)
 
 
 def recipe_of(settings: TrainSettings, mistake: str | None, on_part: Callable[[], None]) -> Recipe:

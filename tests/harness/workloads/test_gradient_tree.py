@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from grpo_contract import even_bounds
 from harness.workloads.combine import Combine, GradientSum
 from harness.workloads.gradient_tree import TreeSum, in_leaf_order, nodes_of, root_of, tree_sum
-from harness.workloads.ranks import Place, run_virtual_ranks
+from harness.workloads.ranks import Place
+from support.training_runs import run_virtual_ranks
 
 
 def leaves_of(count: int, width: int = 5, seed: int = 0) -> torch.Tensor:

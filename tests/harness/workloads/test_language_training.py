@@ -23,7 +23,7 @@ from harness.workloads.checkpoint import load_checkpoint, save_checkpoint
 from harness.workloads.fixed_shape import answer_logits
 from harness.workloads.language_model import load_model
 from harness.workloads.language_training import LanguageSettings, LanguageWorkload
-from harness.workloads.token_task import TokenTask, cloze_task, text_task
+from harness.workloads.token_task import TokenTask, cloze_task, cloze_text_task, text_task
 from harness.workloads.training import Recipe
 from harness.workloads.training_capture import save_update
 from support.small_model import EOS, PROMPTS, VOCABULARY, one_token, several_tokens, small_model, small_workload
@@ -177,6 +177,13 @@ def test_a_text_reward_sees_prompt_and_answer_without_eos() -> None:
     assert task.reward(1, (1, 2, 0)) == 0.5
     assert seen == [("three", "one two")]
     assert task.padded_length == 5
+
+
+def test_a_cloze_answer_of_several_tokens_earns_by_its_beginning() -> None:
+    task = cloze_text_task(Words(), 3, [("a b", " b"), ("d", " d a")])
+    assert [task.reward(0, tokens) for tokens in ((2, 0), (2, 1, 1), (1, 2, 0))] == [1.0, 1.0, 0.0]
+    assert [task.reward(1, tokens) for tokens in ((3, 0), (3, 1, 2))] == [0.0, 1.0]
+    assert (task.max_new_tokens, task.targets) == (3, None)
 
 
 def test_the_cloze_answers_must_be_single_tokens() -> None:
