@@ -19,7 +19,14 @@ from harness.workloads.train_result import train_result
 from harness.workloads.train_settings import TrainSettings
 from harness.workloads.train_workloads import recipe_of, workload_of
 from harness.workloads.training import OnUpdate, Update, Workload, train
-from harness.workloads.trajectory import Recorded, TrajectoryComparison, digests_of, parameter_digest, state_of
+from harness.workloads.trajectory import (
+    Recorded,
+    TrajectoryComparison,
+    digests_of,
+    parameter_digest,
+    parameters_state,
+    state_of,
+)
 
 
 class RankTrajectory(BaseModel):
@@ -86,6 +93,7 @@ class TrainRank:
         # Whatever the run under test does, the baseline combines in the fixed order.
         reference = settings.model_copy(update={"combine": "fixed_order"})
         workload = workload_of(reference, self.device)
+        recorded.start = digests_of(parameters_state(workload.parameters()))
 
         def on_update(update: Update) -> None:
             self.status.tick()

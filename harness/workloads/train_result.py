@@ -29,7 +29,7 @@ def train_result(
     quantities = () if comparison is None else _quantities(comparison)
     verdict, reason = (Verdict.REFUSED, error) if error else _verdict(case, comparison, digests)
     notes: tuple[str, ...] = ()
-    if verdict is Verdict.MATCH and digests and digests[0]:
+    if verdict in (Verdict.MATCH, Verdict.INCONCLUSIVE) and digests and digests[0]:
         notes = (f"{case.name}: parameters after update {len(digests[0])}: sha256 {digests[0][-1]} on every rank",)
     return CaseResult(
         name=case.name,
@@ -70,6 +70,8 @@ def _verdict(
     if comparison is None or comparison.parting is None:
         if case.degree == 1:
             return Verdict.INCONCLUSIVE, "one rank is the baseline itself: runs repeat, but no other was compared"
+        if comparison is not None and not comparison.expected.moved:
+            return Verdict.INCONCLUSIVE, "no update moved a parameter: equal parameters show nothing"
         return Verdict.MATCH, "equal to the bit" if case.mistake else None
     largest = max(tally.max_abs for tally in comparison.tallies.values())
     if case.mistake and largest <= ROUNDING:

@@ -21,10 +21,17 @@ State = dict[str, Tensor]
 """Tensors by `quantity:name`."""
 
 
+def parameters_state(parameters: Mapping[str, Tensor]) -> State:
+    """The parameters alone."""
+    return {f"{PARAMETERS}:{name}": tensor for name, tensor in parameters.items()}
+
+
 def state_of(update: Update, parameters: Mapping[str, Tensor]) -> State:
     """What is compared after an update."""
-    held = {f"{PARAMETERS}:{name}": tensor for name, tensor in parameters.items()}
-    return held | {f"{LOSS}:loss": update.result.loss, f"{REWARDS}:rewards": update.rewards_B}
+    return parameters_state(parameters) | {
+        f"{LOSS}:loss": update.result.loss,
+        f"{REWARDS}:rewards": update.rewards_B,
+    }
 
 
 def digests_of(state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -40,10 +47,19 @@ def parameter_digest(digests: Mapping[str, str]) -> str:
 
 @dataclass
 class Recorded:
-    """A run whose states lie in `folder`, one file an update; only their digests are held in memory."""
+    """A run whose states lie in `folder`, one file an update; only their digests are held in memory.
+
+    `start` are the parameters' digests before the first update.
+    """
 
     folder: Path
     digests: list[dict[str, str]] = field(default_factory=list)
+    start: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> bool:
+        """Whether any update changed a parameter: where none did, equal parameters show nothing."""
+        return any(each.get(name) != value for each in self.digests for name, value in self.start.items())
 
     def record(self, state: State) -> None:
         """Add the state after the next update."""

@@ -26,7 +26,7 @@ from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result
 from harness.workloads.train_run import make_report
 from harness.workloads.train_settings import TrainSettings
-from harness.workloads.trajectory import Recorded, State, TrajectoryComparison
+from harness.workloads.trajectory import Recorded, State, TrajectoryComparison, digests_of
 from reports import Report, Verdict
 
 
@@ -131,7 +131,7 @@ def state(*values: float) -> State:
 
 
 def compared(tmp_path: Path, expected: list[State], got: list[State]) -> TrajectoryComparison:
-    recorded = Recorded(tmp_path)
+    recorded = Recorded(tmp_path, start={"parameters:table": "of other parameters"})
     for each in expected:
         recorded.record(each)
     comparison = TrajectoryComparison(recorded)
@@ -183,6 +183,16 @@ def test_verdict_of_a_case(fields: dict[str, object], got: float, verdict: Verdi
 def settled(result: object) -> Verdict:
     verdict: Verdict = result.settled().verdict  # type: ignore[attr-defined]
     return verdict
+
+
+def test_parameters_that_never_move_prove_nothing(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, [state(1.0)], [state(1.0)])
+    comparison.expected.start = digests_of({"parameters:table": torch.tensor([1.0])})
+    result = train_result(case_of(), comparison, [("a",), ("a",)], None, transport="gloo", seconds=1.0)
+    assert (result.verdict, result.reason) == (
+        Verdict.INCONCLUSIVE,
+        "no update moved a parameter: equal parameters show nothing",
+    )
 
 
 def test_ranks_that_part_are_a_drift(tmp_path: Path) -> None:
