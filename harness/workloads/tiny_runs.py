@@ -82,13 +82,15 @@ SAMPLERS = {"torch": _three_numbers_each, "mt19937": _one_after_another}
 
 
 class _Tokens(NamedTuple):
-    """[N] of each token: where its log-probability lies, minus its weight, advantage, bounds of its clip."""
+    """[N] of each token: where its log-probability lies, minus its weight, sign and size of its advantage, and
+    what its ratio times that sign exceeds where the clip binds.
+    """
 
     pair_N: Integers
     weight_N: Floats
-    advantage_N: Floats
-    low_N: Floats
-    high_N: Floats
+    sign_N: Floats
+    size_N: Floats
+    bound_N: Floats
 
 
 class Step:
@@ -101,81 +103,77 @@ class Step:
 
     def __init__(self, runs: int, samples_per_prompt: int) -> None:
         contract = tiny_contract(samples_per_prompt, runs)
-        sequences = contract.geometry.num_sequences
         self.samples, self.beta = samples_per_prompt, np.float32(contract.objective.beta)
         self.by_class = _class_tables(samples_per_prompt, contract)
         self.weights = _weight_table(runs, contract)
-        self.row_ST = np.repeat(np.arange(sequences), LONGEST).reshape(-1, LONGEST)
-        self.table_S = np.repeat(np.arange(runs) * STATES, PROMPTS * samples_per_prompt)[:, None]
-        self.logp, self.ratio, self.grown, self.chance = (_Shared(runs) for _ in range(4))
-        self.start = np.full_like(self.logp.array, -math.log(ACTIONS))
-        self.old, self.taken = np.empty_like(self.start), np.empty_like(self.start)
+        self.table_S = np.repeat(np.arange(runs) * STATES * ACTIONS, PROMPTS * samples_per_prompt)[:, None]
+        shape = (runs, STATES, ACTIONS)
+        self.logs_tensor, self.powers_tensor = torch.empty(2, 2, *shape)
+        self.logp_tensor, self.grown_tensor = self.logs_tensor[0], torch.empty(shape)
+        self.logp, self.change = self.logs_tensor.numpy()
+        self.chance, self.ratio = self.powers_tensor.numpy()
+        self.grown: Floats = self.grown_tensor.numpy()
+        self.start, self.old = np.full(shape, -math.log(ACTIONS), np.float32), np.empty(shape, np.float32)
+        self.taken = np.empty(shape, np.float32)
+        self.taken_flat = self.taken.reshape(-1)
 
     def __call__(self, tables_R: Tensor, drawn: Drawn) -> None:
         tokens, table = self._tokens(drawn), tables_R.numpy()
-        torch.log_softmax(tables_R, dim=-1, out=self.logp.tensor)
-        np.copyto(self.old, self.logp.array)
+        torch.log_softmax(tables_R, dim=-1, out=self.logp_tensor)
+        np.copyto(self.old, self.logp)
         for _ in range(PASSES):
             gradient = self._gradient(tables_R, tokens)
             gradient *= LEARNING_RATE
             table -= gradient
 
     def _tokens(self, drawn: Drawn) -> _Tokens:
-        mask, rewarded = drawn.mask_ST, drawn.rewarded()
-        row_N = self.row_ST[mask]
-        pair_N = ((self.table_S + drawn.states_ST) * ACTIONS + drawn.action_ids_ST)[mask]
+        slot_N = drawn.mask_ST.reshape(-1).nonzero()[0]
+        row_N = slot_N // LONGEST
+        pair_N = (self.table_S + drawn.states_ST * ACTIONS + drawn.action_ids_ST).take(slot_N)
+        rewarded = drawn.rewarded()
         counts = rewarded.reshape(-1, self.samples).sum(axis=1)
         class_N = (counts.repeat(self.samples) * 2 + rewarded).take(row_N)
-        weight_N = -self.weights.take(mask.sum(axis=1)).take(row_N)
+        weight_N = self.weights.take(np.bincount(row_N).take(row_N))
         return _Tokens(pair_N, weight_N, *(each.take(class_N) for each in self.by_class))
 
     def _gradient(self, tables_R: Tensor, tokens: _Tokens) -> Floats:
         """[R, 6, 4]; overwritten by the next call."""
-        logp, ratio, grown, chance, taken = self.logp, self.ratio, self.grown, self.chance, self.taken
-        torch.log_softmax(tables_R, dim=-1, out=logp.tensor)
-        torch.exp(logp.tensor, out=chance.tensor)
-        np.subtract(logp.array, self.old, out=ratio.array)
-        ratio.tensor.exp_()
-        np.subtract(self.start, logp.array, out=grown.array)
-        grown.tensor.expm1_()
-        grown.array *= self.beta
-        ratio_N = ratio.array.take(tokens.pair_N)
-        slope_N = ratio_N * tokens.advantage_N
-        slope_N *= (ratio_N >= tokens.low_N) & (ratio_N <= tokens.high_N)  # 0 where a clip binds
-        slope_N += grown.array.take(tokens.pair_N)
-        slope_N *= tokens.weight_N
-        taken.fill(0.0)
-        np.add.at(taken.reshape(-1), tokens.pair_N, slope_N)
-        chance.array *= taken.sum(axis=-1, keepdims=True)
-        taken -= chance.array
-        return taken
-
-
-class _Shared:
-    """[R, 6, 4] float32 as a tensor and as an array on the same memory."""
-
-    def __init__(self, runs: int) -> None:
-        self.tensor = torch.empty(runs, STATES, ACTIONS)
-        self.array: Floats = self.tensor.numpy()
+        pair_N, weight_N, sign_N, size_N, bound_N = tokens
+        torch.log_softmax(tables_R, dim=-1, out=self.logp_tensor)
+        np.subtract(self.logp, self.old, out=self.change)
+        torch.exp(self.logs_tensor, out=self.powers_tensor)
+        np.subtract(self.start, self.logp, out=self.grown)
+        self.grown_tensor.expm1_()
+        self.grown *= self.beta
+        signed_N = self.ratio.take(pair_N)
+        signed_N *= sign_N
+        slope_N = signed_N * size_N
+        slope_N *= signed_N <= bound_N  # 0 where a clip binds
+        slope_N += self.grown.take(pair_N)
+        slope_N *= weight_N
+        self.taken.fill(0.0)
+        np.add.at(self.taken_flat, pair_N, slope_N)
+        self.chance *= self.taken.sum(axis=-1, keepdims=True)
+        self.taken -= self.chance
+        return self.taken
 
 
 def _class_tables(samples: int, contract: GRPOLossContract) -> tuple[Floats, Floats, Floats]:
-    """[2 * (samples + 1)] each, by rewarded answers of a group * 2 + whether one's own is: advantage, and between
-    which ratios its gradient is not clipped.
+    """[2 * (samples + 1)] each, by rewarded answers of a group * 2 + whether one's own is: the last fields of
+    `_Tokens`.
     """
     rewards = (torch.arange(samples)[None] < torch.arange(samples + 1)[:, None]).float()
     boundaries = tuple(range(0, rewards.numel() + 1, samples))
     objective = contract.objective
     found = group_advantages(rewards.flatten(), boundaries, objective.advantage).view(-1, samples)
     advantages = torch.stack((found[:, -1], found[:, 0]), dim=1).flatten()
-    low = torch.where(advantages < 0, 1 - objective.clip_eps_low, -math.inf)
-    high = torch.where(advantages > 0, 1 + objective.clip_eps_high, math.inf)
-    return advantages.numpy(), low.numpy(), high.numpy()
+    bounds = torch.where(advantages < 0, -(1 - objective.clip_eps_low), 1 + objective.clip_eps_high)
+    return advantages.sign().numpy(), advantages.abs().numpy(), bounds.numpy()
 
 
 def _weight_table(runs: int, contract: GRPOLossContract) -> Floats:
-    """[LONGEST + 1] weight of a token by its answer's length: every answer has one, so all sequences count."""
+    """[LONGEST + 1] minus a token's weight, by its answer's length: no answer is empty, so all sequences count."""
     lengths = torch.ones(contract.geometry.num_sequences, dtype=torch.int64)
     lengths[:LONGEST] = torch.arange(1, LONGEST + 1)
     weights = normalization(lengths, contract).weight_B[:LONGEST] * runs
-    return np.concatenate((np.zeros(1, np.float32), weights.numpy()))
+    return np.concatenate((np.zeros(1, np.float32), -weights.numpy()))
