@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from harness.planned import BatchPlan, Plan, PlannedCase
-from harness.planned_cases import FAULTED_OP
 from harness.run_config import RunConfig
-from loss_ops.registry import LOSS_OP
 
 
 def settings_text(config: RunConfig) -> str:
@@ -28,6 +26,9 @@ def ops_text(rows: Iterable[Mapping[str, str]]) -> str:
 
     What --op takes is told apart from what only Python code can ask the registry for.
     """
+    from harness.planned_cases import FAULTED_OP  # on demand: it builds a contract
+    from loss_ops.registry import LOSS_OP
+
     found = list(rows)
     names = [(f"--op {row['backend']}", _state(row["status"]), "") for row in found if row["op"] == LOSS_OP]
     others = [(row["op"], row["backend"], _state(row["status"])) for row in found if row["op"] != LOSS_OP]
