@@ -6,22 +6,16 @@ moment, and never torch: help, a saved report and a refused request cost a fract
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import suppress
 
 from harness.foreign_folders import foreign_folders
+from harness.signals import Terminated, finish_first, raised_signals
 from harness.stdio import open_missing_streams, write
 
 NAME = "grpo-verify"
 REFUSED, BROKEN, INTERRUPTED, TERMINATED = 2, 4, 130, 143
-
-
-class _Terminated(BaseException):
-    """SIGTERM arrived."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,12 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_missing_streams()
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _sigterm_raises():
+        with raised_signals():
             return _answer([token for token in tokens if token != "--debug"], debug="--debug" in tokens)
     except KeyboardInterrupt:
         write(sys.stderr, f"{NAME}: interrupted\n")
         return INTERRUPTED
-    except _Terminated:
+    except Terminated:
         write(sys.stderr, f"{NAME}: terminated\n")
         return TERMINATED
 
@@ -51,6 +45,7 @@ def _answer(tokens: list[str], *, debug: bool) -> int:
         return stop.code if isinstance(stop.code, int) else 0
     except Exception as error:
         return _failed(error, tokens, debug)
+    finish_first()
     try:
         write(sys.stdout, text)
     except OSError as error:  # a status without its report would pass for a verdict
@@ -68,6 +63,7 @@ def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
     except Exception:  # a broken installation: nothing of ours can be imported
         write(sys.stderr, f"{NAME}: internal error: {type(error).__name__}: {error}\n")
         return BROKEN
+    finish_first()
     write(sys.stderr, outcome.err)
     with suppress(OSError):  # stderr has said it
         write(sys.stdout, outcome.out)
@@ -76,22 +72,6 @@ def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
 
 def _progress(line: str) -> None:
     write(sys.stderr, f"{line}\n")
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 if __name__ == "__main__":

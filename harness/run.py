@@ -21,6 +21,7 @@ from harness.recheck import hung_case, look_again, with_second_look
 from harness.report_file import full_disk, keep
 from harness.resume import Earlier, prepare
 from harness.rundir import ENVIRONMENT, RunDir, read_text
+from harness.signals import finish_first
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 
 REPORT = "report.json"
@@ -56,6 +57,7 @@ def run(
     on_progress(f"starting {ranks} on {plan.device} for {total} cases")
     request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout)
     outcome = launch(request, on_case=on_case)
+    finish_first()
     if hung := hung_case(todo, outcome):
         on_progress(f"{hung.name} hung: once more, alone, with every collective checked")
         outcome = with_second_look(outcome, look_again(todo, hung, request, outcome))

@@ -1,14 +1,62 @@
-"""SIGINT and SIGTERM as facts to look at, instead of exceptions in the middle of cleaning up."""
+"""SIGINT and SIGTERM: facts to look at while ranks run, exceptions before that, and after it a little patience.
+
+What is computed must not be lost to an impatient second: once there is a result, a signal lets it be written.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
+# How long a result may take to be written after the first signal; a reader that has stopped never takes it.
+GRACE_SECONDS = 3.0
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+class _Handler:
+    """Raises KeyboardInterrupt or Terminated: at once, or, when finishing, at the second or after the grace."""
+
+    def __init__(self) -> None:
+        self.finishing = False
+        self._held = False
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        if not self.finishing or self._held:
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        self._held = True
+        signal.signal(signal.SIGALRM, lambda *_: self(number, None))
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM as KeyboardInterrupt and Terminated (see `finish_first`); old handlers come back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = _Handler()
+    before = {each: signal.signal(each, handler) for each in CAUGHT}
+    alarm = signal.getsignal(signal.SIGALRM)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _restore({**before, signal.SIGALRM: alarm})
+
+
+def finish_first() -> None:
+    """From here on the first signal leaves GRACE_SECONDS to end in order. Only inside `raised_signals`."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if isinstance(handler, _Handler):
+        handler.finishing = True
 
 
 @contextmanager
@@ -29,5 +77,9 @@ def caught_signals() -> Iterator[list[str]]:
     try:
         yield names
     finally:
-        for each, handler in before.items():
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+        _restore(before)
+
+
+def _restore(before: Mapping[signal.Signals, Any]) -> None:
+    for each, handler in before.items():
+        signal.signal(each, signal.SIG_DFL if handler is None else handler)

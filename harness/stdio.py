@@ -45,10 +45,17 @@ def write(stream: TextIO, text: str) -> None:
         stream.write(_encodable(stream, text))
         stream.flush()
     except OSError as error:
-        # Whatever is left in the buffer would raise again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _silence(stream)
         if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
             raise
+    except BaseException:
+        _silence(stream)
+        raise
+
+
+def _silence(stream: TextIO) -> None:
+    """Whatever is left in the buffer would block or raise again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _encodable(stream: TextIO, text: str) -> str:

@@ -22,7 +22,8 @@ from support.machinery_faults import CATALOGUE, Ended, MachineryFault, complaint
 def one(fault: MachineryFault, options: argparse.Namespace, after: float) -> tuple[Ended, list[str]]:
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         ended = play(fault, Path(folder), timeout=options.timeout, forked=options.forked, after=after)
-    return ended, complaints(fault, ended, options.timeout)
+    came_too_late = fault.signal is not None and ended.status == 0
+    return ended, complaints(CATALOGUE[0] if came_too_late else fault, ended, options.timeout)
 
 
 def soak(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from harness.launch_request import LaunchRequest
 from harness.report_file import keep
 from harness.run import REPORT, told_by
 from harness.rundir import RunDir
+from harness.signals import finish_first
 from harness.workloads.train_plan import TrainCase, TrainPlan
 from reports import CaseResult, Expect, Layout, Report, Verdict
 
@@ -37,6 +38,7 @@ def run_training(
     on_progress(f"starting {plan.ranks} ranks on {plan.device} for {total} training runs")
     request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout, module=WORKER)
     outcome = launch(request, on_case=on_case)
+    finish_first()
     report = make_report(plan, finished, outcome, rundir, command, time.perf_counter() - started)
     # After the report, which says so where they filled the disk; before it is kept, which may need their room.
     shutil.rmtree(rundir.path / "states", ignore_errors=True)

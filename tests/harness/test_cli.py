@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -353,6 +354,38 @@ def test_signals_end_it_without_a_traceback(tmp_path: Path, number: signal.Signa
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
     assert "Traceback" not in err
+
+
+FINISHED = (
+    "import time; from harness.signals import finish_first; finish_first(); on_progress('waiting');"
+    " time.sleep({}); from reports import Report; return Report.assemble(cases=[], notes=['x' * 300_000])"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_result_is_written_whole_when_a_signal_comes_after_the_run(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start("--batch", "seed", "--device", "cpu", "--json", cwd=tmp_path, body=FINISHED.format(0.2))
+    assert process.stderr.readline() == "waiting\n"
+    process.send_signal(number)
+    time.sleep(0.7)  # by now it writes more than a pipe holds, and nobody reads
+    out, err = process.communicate(timeout=30)
+    assert json.loads(out)["notes"] == ["x" * 300_000]
+    assert (process.returncode, err) == (3, "")
+
+
+@pytest.mark.parametrize(("signals", "status"), [((signal.SIGTERM,), 143), ((signal.SIGTERM, signal.SIGINT), 130)])
+def test_a_result_that_nobody_takes_holds_nobody_up(
+    tmp_path: Path, signals: tuple[signal.Signals, ...], status: int
+) -> None:
+    process = start("--batch", "seed", "--device", "cpu", cwd=tmp_path, body=FINISHED.format(60))
+    assert process.stderr.readline() == "waiting\n"
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.5)
+    process.communicate(timeout=30)
+    assert process.returncode == status
 
 
 def test_an_interrupt_while_it_still_imports(tmp_path: Path) -> None:
