@@ -172,12 +172,13 @@ def save_capture(
 ) -> Path:
     """Save one batch: logits [B, T, V], tokens [B, T], rewards [B], group offsets; replaces `path` in one step.
 
-    Logits are float32, bfloat16 or float16, both alike. Ids become int64, the mask bool, and float64 rewards
-    or old_logps float32, the precision the loss computes in. `metadata` is kept as text; real_vocab_size, clip_eps
-    and the contract fields beta, clip_eps_low, clip_eps_high, temperature, kl_estimator, token_normalizer,
-    fixed_constant, alpha, sequence_denominator, advantage, std_eps and std_eps_mode become defaults of the
-    contract, and what nearly reads like one of them is refused. Raises one InputError with everything wrong
-    with shapes, dtypes or metadata, before anything is written.
+    Logits are float32, bfloat16 or float16, both alike. Ids become int64, the mask bool (floats that are exactly
+    0 or 1 will do), and float64 rewards or old_logps float32, the precision the loss computes in. `metadata` is
+    kept as text; real_vocab_size, clip_eps and the contract fields beta, clip_eps_low, clip_eps_high, temperature,
+    kl_estimator, token_normalizer, fixed_constant, alpha, sequence_denominator, advantage, std_eps and
+    std_eps_mode become defaults of the contract, and what nearly reads like one of them is refused. Raises one
+    InputError with everything wrong with shapes, dtypes, a mask of other floats, or metadata, before anything is
+    written.
     """
     tensors = _stored_tensors(
         policy_logits=policy_logits,
@@ -192,6 +193,9 @@ def save_capture(
     target = Path(path)
     entries = {name: TensorEntry(_code(value), tuple(value.shape)) for name, value in tensors.items()}
     problems = [*header_problems(CaptureHeader(target, entries, texts)), *_field_problems(texts)]
+    if (mask := tensors["completion_mask"]).is_floating_point():
+        of_mask = ("input.dtype", "completion_mask")
+        problems = [each for each in problems if (each.code, each.where) != of_mask] + [_mask_problem(mask)]
     if problems:
         raise InputError(problems)
     _write(target, tensors, texts)
@@ -223,7 +227,7 @@ def _stored_tensors(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
         if tensor is None:
             continue
         value = tensor.detach().cpu().contiguous()
-        if name in casts and not value.is_floating_point():
+        if name in casts and (not value.is_floating_point() or _is_float_mask(name, value)):
             value = value.to(casts[name])
         if name in ("rewards", "old_logps") and value.dtype is torch.float64:
             value = value.float()
@@ -231,6 +235,17 @@ def _stored_tensors(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
         stored[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
         seen.add(value.untyped_storage().data_ptr())
     return stored
+
+
+def _mask_problem(mask: torch.Tensor) -> Problem:
+    at = ((mask != 0) & (mask != 1)).nonzero()[0]
+    expected = "bool, integers, or floats that are exactly 0 or 1"
+    return Problem("input.dtype", f"completion_mask{at.tolist()}", expected, str(mask[tuple(at)].item()))
+
+
+def _is_float_mask(name: str, value: torch.Tensor) -> bool:
+    """Whether a mask of floats holds exact zeros and ones alone; any other one is refused by its dtype."""
+    return name == "completion_mask" and bool(((value == 0) | (value == 1)).all())
 
 
 def _code(tensor: torch.Tensor) -> str:

@@ -15,6 +15,7 @@ from harness.config_sources import gather, merge
 from harness.stdio import speak_utf8
 from reports import Report, ReportError, ReportFormatError, render
 from reports.formats import RENDERERS
+from reports.labels import without_middle
 
 OTHER_COMMANDS = ("show", "config", "ops", "plan", "reveal", "compare", "snapshot")
 """Commands that answer with no report of a run."""
@@ -32,11 +33,12 @@ class Outcome:
 def outcome_of(error: Exception, command: Sequence[str], *, debug: bool = False) -> Outcome:
     """A refusal for an error of the request, and a broken run for any other; `command` is the command line."""
     if isinstance(error, GRPOVerifyError | ReportFormatError):
-        report, err = refused_report(error, command), f"{command[0]}: {error}\n"
+        report, err = refused_report(error, command), f"{command[0]}: {without_middle(str(error))}\n"
     else:
         what = "no room to write" if is_full(error) else f"internal error: {type(error).__name__}"
         line = f"{what}: {error}".splitlines()[0]
-        report, err = broken_report(line, command), _internal_text(error, f"{command[0]}: {line}", debug)
+        told = f"{command[0]}: {without_middle(line)}"
+        report, err = broken_report(line, command), _internal_text(error, told, debug)
     return Outcome(report.exit_status, err, _answer(report, wanted_format(command[1:])))
 
 

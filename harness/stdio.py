@@ -72,8 +72,18 @@ def _wants_color(stream: TextIO, color: str) -> bool:
 
 
 def _has_unicode(stream: TextIO) -> bool:
+    if _is_plain_locale():
+        return False
     try:
         "✓─×".encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _is_plain_locale() -> bool:
+    """Whether the C locale was asked for: Python speaks UTF-8 there all the same, the terminal need not."""
+    if os.environ.get("PYTHONUTF8") or os.environ.get("PYTHONIOENCODING"):
+        return False
+    chosen = (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next(filter(None, chosen), "") in ("C", "POSIX")

@@ -26,6 +26,7 @@ from harness.power import measure_power
 from harness.rank_comparison import compare_rank
 from harness.rank_outcome import RankOutcome
 from harness.run_config import RunConfig
+from harness.verify_arguments import checked_layouts
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -54,10 +55,13 @@ def verify_loss(
     `op(batch, tp, dp)` that works a whole layout through by itself and returns quantities by name, the gradient
     `grad_policy_logits` [B, T, V] among them. An op that calls torch.distributed cannot be run in one process:
     launch it with `grpo-verify --op package.module:attribute`. `batch` is live tensors, a built-in name or a
-    capture file; layouts are (tp, dp) or "2x1". Deterministic; draws nothing; raises InputError or ContractError.
+    capture file; layouts are (tp, dp) or "2x1". Deterministic; draws nothing.
+
+    Raises InputError for arguments, an op or a result that cannot be used, all wrong arguments at once, and
+    ContractError for a layout that the batch cannot fill.
     """
+    chosen = checked_layouts(layouts, repeat, seed)
     held = batch_of(batch, seed)
-    chosen = [_layout(each) for each in layouts]
     name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
     runner = _runner(op, held)
     label, drawn = ("live tensors", None) if isinstance(batch, GlobalBatch) else (str(batch), seed)
@@ -135,6 +139,9 @@ def _known(quantities: Mapping[str, Tensor], batch: GlobalBatch) -> Quantities:
     named = quantities_of({name: quantities.get(name) for name in REPLICATED}, batch.policy_logits[:0])
     known = {name: named[name] for name in REPLICATED if name in named}
     gradient = quantities.get(GRADIENT)
+    if gradient is not None and not isinstance(gradient, Tensor):
+        expected, got = "a tensor, which can be compared", type(gradient).__name__
+        raise InputError(Problem("input.result", f"the op's {GRADIENT}", expected, got))
     if gradient is not None:
         known[GRADIENT] = gradient.detach().clone()
     _check_shapes(known, batch)
@@ -189,10 +196,13 @@ def _case(runner: Runner, batch: GlobalBatch, case: PlannedCase, power: Mapping[
 def batch_of(batch: GlobalBatch | str | Path, seed: int = 0, config: RunConfig | None = None) -> GlobalBatch:
     """Live tensors as they are, the built-in batch of a name, or the batch of a capture file, on the CPU.
 
-    Raises InputError for a name that is neither.
+    Raises InputError for a name that is neither, and for anything else.
     """
     if isinstance(batch, GlobalBatch):
         return replace(batch, policy_logits=batch.policy_logits.detach())
+    if not isinstance(batch, str | Path):
+        expected, got = "a GlobalBatch, a built-in name or a capture file", repr(batch)
+        raise InputError(Problem("input.batch", "batch", expected, got))
     settings = config or RunConfig()
     if str(batch) in BUILT_IN:
         spec = BUILT_IN[str(batch)]
@@ -202,9 +212,3 @@ def batch_of(batch: GlobalBatch | str | Path, seed: int = 0, config: RunConfig |
         raise InputError(Problem("input.batch", "batch", expected, str(batch)))
     contract, _ = capture_contract(read_header(Path(batch)), settings)
     return captured(Path(batch), contract)
-
-
-def _layout(layout: Layout | str) -> Layout:
-    if isinstance(layout, str):
-        return RunConfig(layouts=(layout,)).chosen_layouts[0]
-    return layout

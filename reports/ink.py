@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from reports.escaping import one_line
+from reports.labels import without_middle
 from reports.verdicts import Verdict
 
 # One column each in both spellings, so that plain ASCII wraps at the same places.
@@ -49,8 +50,12 @@ class Ink:
         return line.translate(_ASCII_GLYPHS).encode("ascii", "backslashreplace").decode()
 
     def line(self, text: str, style: str = "", indent: int = 0) -> RenderableType:
-        """Return a paragraph that wraps words; continuation lines hang two columns deeper."""
-        return Padding(_Hanging(Text(self.clean(text), style=style)), (0, 0, 0, indent))
+        """Return a paragraph that wraps words; continuation lines hang two columns deeper.
+
+        Of a longer one than fits a screen the middle is left out; the JSON report holds it whole.
+        """
+        shown = without_middle(self.clean(text))
+        return Padding(_Hanging(Text(shown, style=style)), (0, 0, 0, indent))
 
     def draw(self, blocks: Iterable[RenderableType]) -> str:
         """Return the blocks as text of at most `columns` columns, without trailing blanks."""

@@ -6,6 +6,8 @@ from reports.verdicts import Expect
 
 _SHOWN_CHARS = 500
 _SHOWN_NAMES = 4
+_LONGEST_PARAGRAPH = 2_000
+_KEPT_END = 400
 
 
 def label(case: CaseResult) -> str:
@@ -55,3 +57,11 @@ def how_many(quantity: QuantityResult) -> str:
 def shortened(text: str, limit: int = _SHOWN_CHARS) -> str:
     """Return `text`, cut where it is longer than anybody reads."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def without_middle(text: str, limit: int = _LONGEST_PARAGRAPH) -> str:
+    """Return `text`, its middle left out where it is longer than anybody reads: the end says where to look."""
+    if len(text) <= limit:
+        return text
+    left_out = f" [{len(text) - limit:,} characters left out] "
+    return f"{text[: limit - _KEPT_END]}{left_out}{text[-_KEPT_END:]}"

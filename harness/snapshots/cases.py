@@ -47,15 +47,15 @@ def _drifts(checked: Checked) -> tuple[list[Drift], list[str]]:
     assert obtained is not None
     assert expected is not None
     assert checked.place is not None
-    kept = _kept(checked.place) if checked.state is State.DRIFT else {}
-    drifts, notes = [], []
+    kept, lost = _kept(checked.place)
+    drifts, notes = [], [] if lost is None else [lost]
     for name in dict.fromkeys((*expected.quantities, *obtained.tensors)):
         wanted, got = expected.quantities.get(name), obtained.entry.quantities.get(name)
         if wanted is None or got is None:
             drifts.append(_one_sided(name, wanted, got))
             continue
         value = obtained.tensors[name]
-        drift = compare(name, kept.get(name, value), value)
+        drift = compare(name, kept.get(name, value) if checked.state is State.DRIFT else value, value)
         if wanted == got or drift.mismatched:
             drifts.append(drift)
         else:
@@ -76,11 +76,19 @@ def _described(expected: QuantityDigest | None, got: QuantityDigest | None) -> d
     return {**unknown, "expected": words[0], "got": words[1]}
 
 
-def _kept(place: Path) -> dict[str, Tensor]:
+def _kept(place: Path) -> tuple[dict[str, Tensor], str | None]:
+    """The expected tensors that were kept whole, and what is to be said where their file is gone or damaged."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = place / f"{store.EXPECTED}.safetensors"
-    return load_file(path) if path.exists() else {}
+    lost = "what differs is told by the digests alone; snapshot save --update writes it anew"
+    try:
+        return load_file(path), None
+    except FileNotFoundError:
+        return {}, f"{path} is missing: {lost}"
+    except (SafetensorError, OSError) as error:
+        return {}, f"{path} cannot be read ({error}): {lost}"
 
 
 def _by_digest(name: str, value: Tensor, expected: QuantityDigest, got: QuantityDigest) -> Drift:

@@ -74,7 +74,9 @@ def _differences(entry: Entry, other: Entry) -> str:
 def _acted(folder: Path, checked: Checked, *, save: bool, update: bool) -> Checked:
     obtained = checked.obtained
     assert obtained is not None
-    if checked.state is State.MATCH:
+    if checked.state is State.MATCH and update:
+        store.accept(folder, obtained)  # the same bits, and tensors whose file may be gone
+    elif checked.state is State.MATCH:
         store.drop_obtained(folder, checked.entry)
     elif checked.state is State.DRIFT and not update:
         place = store.keep_obtained(folder, obtained)

@@ -284,6 +284,28 @@ def test_save_and_load(tmp_path: Path) -> None:
     check_capture(path, contract(path))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_mask_of_zeros_and_ones_may_be_of_floats(tmp_path: Path, dtype: torch.dtype) -> None:
+    held, group_boundaries = tensors(), [0, 2]
+    mask = held["completion_mask"]
+    held["completion_mask"] = mask.to(dtype)
+    path = save_capture(tmp_path / "c.safetensors", **held, group_boundaries=group_boundaries)
+    assert torch.equal(load_capture(path)["completion_mask"], mask.bool())
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan"), -1.0, 1.0 + 2**-20])
+def test_a_mask_of_other_floats_is_refused_where_it_has_one(tmp_path: Path, value: float) -> None:
+    held = tensors()
+    held["completion_mask"] = torch.ones(held["completion_mask"].shape)
+    held["completion_mask"][1, 2] = value
+    with pytest.raises(
+        InputError, match=r"completion_mask\[1, 2\]: expected bool, .* exactly 0 or 1, got"
+    ) as refused:
+        save_capture(tmp_path / "c.safetensors", **held, group_boundaries=[0, 2])
+    assert len(refused.value.problems) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_save_takes_views_and_one_tensor_twice(tmp_path: Path) -> None:
     held = tensors()
     wide = torch.zeros(B, T, 2 * V)

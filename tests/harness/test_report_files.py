@@ -90,3 +90,27 @@ def test_no_color_is_honoured(
     monkeypatch.setenv("NO_COLOR", "1")
     main(["show", saved])
     assert "\x1b[" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variables", "plain"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, True),
+        ({"LC_ALL": "C.UTF-8"}, False),
+        ({"LANG": "C", "LC_ALL": "de_DE.UTF-8"}, False),
+        ({"LC_ALL": "C", "PYTHONUTF8": "1"}, False),
+        ({}, False),
+    ],
+)
+def test_the_c_locale_gets_plain_text(
+    saved: str, variables: dict[str, str], plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG", "PYTHONUTF8", "PYTHONIOENCODING"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="utf-8"))
+    assert main(["show", saved]) == 1
+    assert buffer.getvalue().decode("utf-8").isascii() is plain

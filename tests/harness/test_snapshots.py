@@ -158,3 +158,19 @@ def test_digests_see_a_sign_of_zero_a_swap_and_a_block() -> None:
     other[2, BLOCK + 1] += 1
     found = list(differing_blocks(digest_of("x", values), digest_of("x", other)))
     assert [(s, b) for s, b, _, _ in found] == [(2, 1)]
+
+
+def test_lost_tensors_are_told_and_can_be_written_anew(tmp_path: Path, seed_batch: Obtained) -> None:
+    check_entries(tmp_path, [seed_batch], save=True)
+    (kept,) = tmp_path.glob("*/expected.safetensors")
+    for damage in (kept.unlink, lambda: kept.write_text("broken")):
+        damage()
+        report = snapshot_report(check_entries(tmp_path, [seed_batch]), tmp_path, ())
+        assert report.exit_status == 0
+        assert any(str(kept) in note and "by the digests alone" in note for note in report.cases[0].notes)
+        drifted = changed(seed_batch, "loss")
+        (checked,) = check_entries(tmp_path, [drifted])
+        told = snapshot_report([checked], tmp_path, ()).cases[0].notes
+        assert any("loss is located by digests" in note for note in told)
+        assert check_entries(tmp_path, [seed_batch], update=True)[0].state == "match"
+        assert snapshot_report(check_entries(tmp_path, [seed_batch]), tmp_path, ()).cases[0].notes == ()

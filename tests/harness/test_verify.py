@@ -1,12 +1,13 @@
 """`verify_loss` on live tensors: ours with virtual ranks, a user's emulation, and what needs real ranks."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from grpo_contract import InputError
+from grpo_contract import GRPOVerifyError, InputError
 from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op
@@ -14,6 +15,7 @@ from loss_ops.virtual_layout import run_layout
 from support.batches import SLICE, small
 
 LAYOUTS = ("1x2", (2, 1), (3, 2))
+ONE_LAYOUT = "expected (tp, dp) or TxD, such as (4, 1) or 4x1, both at least 1"
 
 
 def emulated(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
@@ -92,3 +94,34 @@ def test_another_run_that_differs_is_a_drift() -> None:
         return found
 
     assert verify_loss(flaky, small(), ["1x2"], repeat=2).exit_status == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"repeat": 0}, "repeat: expected an integer from 1 on, got 0"),
+        ({"repeat": True}, "repeat: expected an integer from 1 on, got True"),
+        ({"seed": -1}, "seed: expected an integer from 0 to 4294967295, got -1"),
+        ({"layouts": "2x1"}, "layouts: expected a list of layouts, got '2x1'"),
+        ({"layouts": None}, "layouts: expected a list of layouts, got None"),
+        *(
+            ({"layouts": [(1, 2), layout]}, f"layouts[1]: {ONE_LAYOUT}, got {layout!r}")
+            for layout in ((0, 1), (-1, 2), 3, (1, 2, 3), "2x", ("a", "b"), (2.0, 1), (True, 2), None)
+        ),
+        ({"layouts": [(64, 1)]}, "expected 1 to 16, the number of vocabulary tiles, got 64"),
+        ({"batch": 3}, "batch: expected a GlobalBatch, a built-in name or a capture file, got 3"),
+        ({"op": lambda *_: None}, "the op's result: expected a mapping of quantities, got NoneType"),
+        ({"op": lambda *_: {"loss": None}}, "the op's result: expected some of loss,"),
+        ({"op": lambda *_: {"grad_policy_logits": 3}}, "the op's grad_policy_logits: expected a tensor"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_one_clear_error(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(GRPOVerifyError) as refused:
+        verify_loss(**{"batch": "small", **arguments})
+    assert words in str(refused.value)
+
+
+def test_all_wrong_arguments_are_told_at_once() -> None:
+    with pytest.raises(InputError) as refused:
+        verify_loss(batch="small", layouts=[(0, 1), (1, 2), "x"], repeat=0, seed="a")  # type: ignore[arg-type]
+    assert [problem.where for problem in refused.value.problems] == ["layouts[0]", "layouts[2]", "repeat", "seed"]

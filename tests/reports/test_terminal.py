@@ -126,6 +126,17 @@ def test_wide_characters_and_long_words_stay_within_the_width(make_case: Maker, 
     assert "drift" in text
 
 
+def test_of_a_text_that_fills_screens_both_ends_are_shown(make_case: Maker) -> None:
+    long = f"RuntimeError: {'x' * 50_000} (logs: here)"
+    case = make_case("failed", reason=long, quantities=())
+    report = Report.assemble(cases=[case], culprit=long, errors=(), broken=True, notes=(long,))
+    text = joined(draw(report))
+    assert len(text) < 10_000
+    assert text.count("characters left out]") == 3
+    assert text.count("(logs: here)") == 3
+    assert long in report.to_json()
+
+
 def test_infinite_differences_are_shown(make_case: Maker) -> None:
     infinite = QuantityResult(name="kl", verdict="drift", elements=1, mismatched=1, max_abs=float("inf"))
     text = draw(Report.assemble(cases=[make_case("drift", quantities=(infinite,))]))
