@@ -1,18 +1,29 @@
-"""Who is at fault when nothing moves: whoever is least far, or refused alone. Pure, as all blame is."""
+"""Who is at fault when nothing moves: whoever is least far, is in no collective, or refused alone.
+
+Pure, as all blame is. A foreign op's own collectives are not counted, so ranks that are equally far are told apart
+by their stacks: one that waits in a collective is the victim of one that does not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.blame import Culprit
-from harness.blame_words import Statuses, case_name, first_line, in_case, missing, named, place_of
+from harness.blame_stacks import blame_outside
+from harness.blame_words import Statuses, case_name, first_line, in_case, missing, named, place_of, seen_at
 from harness.status import Phase, RankStatus
 
 
-def blame_hang(statuses: Statuses, ranks: int, frames: Mapping[int, str] | None = None) -> Culprit:
+def blame_hang(
+    statuses: Statuses,
+    ranks: int,
+    frames: Mapping[int, str] | None = None,
+    waiting: Mapping[int, str] | None = None,
+) -> Culprit:
     """The ranks that are least far while the others wait for them; all of them when none is behind.
 
-    `frames` says where a rank's main thread was seen. A rank without a status is behind all others.
+    `frames` says where a rank's main thread was seen, `waiting` in which collective, for those that were in one. A
+    rank without a status is behind all others.
     """
     absent = missing(statuses, ranks)
     if absent:
@@ -22,8 +33,10 @@ def blame_hang(statuses: Statuses, ranks: int, frames: Mapping[int, str] | None 
         return alone
     least = min(_progress(status) for status in statuses.values())
     behind = tuple(sorted(rank for rank, status in statuses.items() if _progress(status) == least))
+    if outside := blame_outside(statuses, behind, frames or {}, waiting or {}):
+        return outside
     first = statuses[behind[0]]
-    reason = _stopped(first, behind, ranks) + _others(statuses, behind) + _seen_at(behind, frames or {})
+    reason = _stopped(first, behind, ranks) + _others(statuses, behind) + seen_at(behind, frames or {})
     return Culprit(behind, reason, first.phase, case_name(first))
 
 
@@ -85,10 +98,3 @@ def _waiting_place(status: RankStatus) -> str:
     if status.idle:
         return "without a part in it"
     return f"in collective {status.collectives}" if status.collectives else f"in {status.phase}"
-
-
-def _seen_at(ranks: Sequence[int], frames: Mapping[int, str]) -> str:
-    seen = [(rank, frames[rank]) for rank in ranks if rank in frames]
-    if len(ranks) == 1 and seen:
-        return f"; it was at {seen[0][1]}"
-    return "; " + ", ".join(f"rank {rank} was at {frame}" for rank, frame in seen) if seen else ""

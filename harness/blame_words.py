@@ -33,3 +33,11 @@ def case_name(status: RankStatus) -> str | None:
 
 def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def seen_at(ranks: Sequence[int], frames: Mapping[int, str]) -> str:
+    """`; it was at load (feed.py:9)`, or of several ranks where each was; nothing where none was seen."""
+    seen = [(rank, frames[rank]) for rank in ranks if rank in frames]
+    if len(ranks) == 1 and seen:
+        return f"; it was at {seen[0][1]}"
+    return "; " + ", ".join(f"rank {rank} was at {frame}" for rank, frame in seen) if seen else ""

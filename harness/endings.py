@@ -113,8 +113,10 @@ def _overdue(watch: Watch) -> Ending | None:
     if not watch.statuses:
         reason = f"no rank started within {request.start_timeout:g} seconds"
         return Ending(OutcomeKind.COULD_NOT_START, Culprit((), reason), tail=tail(request.rundir))
-    frames = request_stacks(request.rundir, watch.living_pids())
-    culprit = blame_hang(watch.statuses, request.ranks, frames)
+    places = request_stacks(request.rundir, watch.living_pids())
+    frames = {rank: place.frame for rank, place in places.items()}
+    waiting = {rank: place.collective for rank, place in places.items() if place.collective}
+    culprit = blame_hang(watch.statuses, request.ranks, frames, waiting)
     return Ending(OutcomeKind.HUNG, culprit, tail=tail(request.rundir, culprit.ranks))
 
 

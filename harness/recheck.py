@@ -26,10 +26,11 @@ _FIELDS = (r"OpType=(\w+)", r"TensorShape=(\[[^\]]*\])", r"TensorDtypes=(\w+)")
 
 @dataclasses.dataclass(frozen=True)
 class SecondLook:
-    """What running the hung case once more told, in words, and the signal that ended it, if one did."""
+    """What running the hung case once more told: in words, the signal that ended it, and whom it blames."""
 
     words: str
     signal: str | None = None
+    ranks: tuple[int, ...] = ()
 
 
 def hung_case(plan: Plan, outcome: LaunchOutcome) -> PlannedCase | None:
@@ -46,13 +47,21 @@ def look_again(plan: Plan, case: PlannedCase, request: LaunchRequest, first: Lau
     outcome = launch(dataclasses.replace(request, rundir=again, env={**request.env, **CHECKED}))
     if outcome.kind is OutcomeKind.INTERRUPTED:
         return SecondLook(f"run once more, it was ended by {outcome.signal}", outcome.signal)
-    return SecondLook(f"run once more with every collective checked, {_words(outcome, first)}", outcome.signal)
+    hung = outcome.kind is OutcomeKind.HUNG and outcome.culprit is not None
+    ranks = outcome.culprit.ranks if hung and outcome.culprit is not None else ()
+    words = f"run once more with every collective checked, {_words(outcome, first)}"
+    return SecondLook(words, outcome.signal, ranks)
 
 
 def with_second_look(outcome: LaunchOutcome, second: SecondLook) -> LaunchOutcome:
-    """The hang, with what the second look told; interrupted when that was."""
+    """The hang, with what the second look told; interrupted when that was.
+
+    On a GPU only the checked collectives wait where a stack shows it: the second look may blame fewer ranks.
+    """
     assert outcome.culprit is not None
-    culprit = dataclasses.replace(outcome.culprit, reason=f"{outcome.culprit.reason}; {second.words}")
+    fewer = second.ranks if set(second.ranks) < set(outcome.culprit.ranks) else ()
+    reason = f"{outcome.culprit.reason}; {second.words}"
+    culprit = dataclasses.replace(outcome.culprit, ranks=fewer or outcome.culprit.ranks, reason=reason)
     kind = OutcomeKind.HUNG if second.signal is None else OutcomeKind.INTERRUPTED
     return dataclasses.replace(outcome, culprit=culprit, kind=kind, signal=second.signal)
 

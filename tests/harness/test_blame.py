@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.blame import Death, blame_death, blame_failure, is_effect
 from harness.blame_hang import blame_hang
-from harness.stacks import where
+from harness.launch_outcome import LaunchOutcome, OutcomeKind
+from harness.recheck import SecondLook, with_second_look
+from harness.stacks import collective, where
 from harness.status import CaseRef, Phase, RankError, RankStatus
 
 CASE = CaseRef(index=3, name="seed 2x2")
@@ -63,6 +66,72 @@ def test_all_equal_means_all_stopped() -> None:
         "all ranks (0, 1) stopped answering in forward of case 'seed 2x2' after collective 5; "
         "rank 0 was at a (x.py:1), rank 1 was at b (x.py:2)"
     )
+
+
+FRAMES = {0: "loss (op.py:14)", 1: "read (op.py:9)", 2: "loss (op.py:14)"}
+EVEN = (at(0), at(1), at(2))
+
+
+def test_who_waits_in_a_collective_is_a_victim_of_who_does_not() -> None:
+    culprit = blame_hang(said(*EVEN), 3, FRAMES, {0: "all_reduce", 2: "all_reduce"})
+    assert (culprit.ranks, culprit.phase, culprit.case) == ((1,), Phase.FORWARD, "seed 2x2")
+    assert culprit.reason == (
+        "rank 1 stopped answering in forward of case 'seed 2x2', in no collective, "
+        "while ranks 0, 2 wait in all_reduce at loss (op.py:14); it was at read (op.py:9)"
+    )
+
+
+def test_a_rank_that_went_on_without_the_others_is_no_victim() -> None:
+    statuses = said(at(0), at(1, Phase.BACKWARD), at(2))
+    culprit = blame_hang(statuses, 3, FRAMES, {0: "all_reduce", 2: "all_reduce"})
+    assert (culprit.ranks, culprit.phase) == ((1,), Phase.BACKWARD)
+
+
+def test_the_one_in_another_collective_is_at_fault() -> None:
+    culprit = blame_hang(said(*EVEN), 3, FRAMES, {0: "all_reduce", 1: "all_gather", 2: "all_reduce"})
+    assert culprit.ranks == (1,)
+    assert culprit.reason == (
+        "rank 1 stopped answering in forward of case 'seed 2x2', in all_gather at read (op.py:9), "
+        "while ranks 0, 2 wait in all_reduce at loss (op.py:14)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "waiting"),
+    [
+        (FRAMES, {}),
+        (FRAMES, dict.fromkeys(range(3), "all_reduce")),
+        ({0: FRAMES[0], 2: FRAMES[2]}, {0: "all_reduce", 2: "all_reduce"}),
+    ],
+    ids=["nobody waits", "all wait for one", "a rank was not seen"],
+)
+def test_stacks_that_tell_nothing_leave_all_to_blame(frames: dict[int, str], waiting: dict[int, str]) -> None:
+    assert blame_hang(said(*EVEN), 3, frames, waiting).ranks == (0, 1, 2)
+
+
+def test_two_in_two_collectives_are_both_named() -> None:
+    assert blame_hang(said(*EVEN[:2]), 2, FRAMES, {0: "all_reduce", 1: "all_gather"}).ranks == (0, 1)
+
+
+def test_ranks_without_a_part_are_not_asked_for_their_stacks() -> None:
+    idle = at(2, Phase.COMPARE, idle=True)
+    assert blame_hang(said(at(0), at(1), idle), 3, FRAMES, {0: "all_reduce"}).ranks == (1,)
+
+
+def test_counts_still_decide_first() -> None:
+    statuses = said(at(0, step=6), at(1, step=5), at(2, step=7))
+    assert blame_hang(statuses, 3, FRAMES, {0: "all_gather", 2: "all_gather"}).reason.startswith(
+        "rank 1 stopped answering in forward of case 'seed 2x2' after collective 5 while rank 0 waits in coll"
+    )
+
+
+def test_a_second_look_may_blame_fewer() -> None:
+    first = LaunchOutcome(OutcomeKind.HUNG, 1.0, blame_hang(said(*EVEN), 3))
+    for ranks, blamed in (((1,), (1,)), ((), (0, 1, 2)), ((0, 1, 2), (0, 1, 2)), ((3,), (0, 1, 2))):
+        culprit = with_second_look(first, SecondLook("once more", ranks=ranks)).culprit
+        assert culprit is not None
+        assert culprit.ranks == blamed
+        assert culprit.reason.endswith("; once more")
 
 
 def test_an_earlier_case_is_behind_whatever_the_count() -> None:
@@ -180,3 +249,16 @@ def test_where_falls_back_to_the_innermost_frame() -> None:
     lines = [line for line in DUMP.splitlines(keepends=True) if "/home/me/" not in line]
     assert where("".join(lines)) == "all_gather (distributed_c10d.py:3300)"
     assert where("rank 1, process 77\n") is None
+
+
+def test_a_stack_says_in_which_collective_it_is(tmp_path: Path) -> None:
+    assert collective(DUMP) == "all_gather"
+    assert collective(DUMP.replace("distributed_c10d", "c10d_logger").replace("all_gather", "wrapper")) is None
+    own = tmp_path / "own.py"
+    own.write_text("work = start()\nwork.wait()\nwork = more()\n")
+    for line, found in ((2, "wait"), (3, None)):
+        assert (
+            collective(f'Current thread 0x1 (most recent call first):\n  File "{own}", line {line} in f\n')
+            == found
+        )
+    assert collective("rank 1, process 77\n") is None
