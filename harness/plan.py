@@ -21,6 +21,7 @@ from harness.planned import BatchPlan, Plan, PlannedCase, Transport
 from harness.planned_batches import control_batch, plan_batches
 from harness.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.run_config import RequestError, RunConfig
+from harness.stress_notes import disturbs
 
 __all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
 
@@ -42,6 +43,7 @@ def make_plan(
     error with everything that stands against the request: unknown batches, unreadable files, contracts that
     cannot hold, degrees that a batch cannot fill.
     """
+    faults = [fault for fault in faults if fault.kind != "timing" or disturbs(config)]
     layouts = layouts_of(config, available_ranks)
     batches, problems = plan_batches(config, captures or {}, layouts)
     problems = [*rank_problems(config, layouts, device), *problems]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from harness.rank_outcome import RankOutcome, RankReport, have_drifted
 from harness.rundir import RunDir
 from harness.status import CaseRef, Phase, StatusWriter
 from harness.stress import other_timing
+from harness.stress_control import disturbed_repeats
 from loss_ops.batch import GlobalBatch
 from loss_ops.faults import FAULTS
 
@@ -162,6 +164,9 @@ class RankRun:
         groups = self._groups[case.layout]
         if case.fault:
             fault = self.fault_run(case)
+            if fault.fault.kind == "timing":
+                again = partial(fault.candidate, batch, sharding, groups, self.status)
+                return disturbed_repeats(again, case.repeat, sharding, self.rank, self.device)
             expected = fault.baseline(batch)
             got = fault.candidate(batch, sharding, groups, self.status)
             return self._compare(expected, got, sharding, batch)

@@ -22,6 +22,7 @@ from harness.report_file import full_disk, keep
 from harness.resume import Earlier, prepare
 from harness.rundir import ENVIRONMENT, RunDir, read_text
 from harness.signals import finish_first
+from harness.stress_notes import stress_notes
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 
 REPORT = "report.json"
@@ -88,7 +89,12 @@ def make_report(
         contract={name: contract.model_dump(mode="json") for name, contract in batches.items()},
         numeric_fingerprint=next(iter(prints.values())) if len(prints) == 1 else fingerprint(prints),
         preflight=_preflight_line(cases),
-        notes=[*plan.notes, *_batch_notes(plan), *_resume_note(outcome, finished, rundir)],
+        notes=[
+            *plan.notes,
+            *stress_notes(plan, cases),
+            *_batch_notes(plan),
+            *_resume_note(outcome, finished, rundir),
+        ],
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
 

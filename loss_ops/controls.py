@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from loss_ops import advantages, logprob
+from loss_ops.arrival_order import sum_in_arrival_order
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.faults import FAULTS
 from loss_ops.gather import AllReduce, Program
@@ -68,6 +69,10 @@ def _by_local_row_count(terms_ST: Tensor, active_ST: Tensor, inputs: LossInputs)
 
 def _bf16_sum(terms_ST: Tensor, active_ST: Tensor, _inputs: LossInputs) -> Tensor:
     return fold_sum(_masked(terms_ST, active_ST).bfloat16(), 1).float()
+
+
+def _in_arrival_order(terms_ST: Tensor, active_ST: Tensor, _inputs: LossInputs) -> Tensor:
+    return sum_in_arrival_order(_masked(terms_ST, active_ST))
 
 
 def _all_reduced_totals(totals_B: SequenceTotals, local_S: SequenceTotals, inputs: LossInputs) -> Program[Scalars]:
@@ -160,5 +165,6 @@ FAULTY_STAGES: dict[str, Callable[[Stages], Stages]] = {
     "bf16_token_sum": lambda base: replace(base, token_sum=_bf16_sum),
     "gradient_zero_off_owner": _zero_off_owner,
     "gradient_scaled_by_dp": _scaled_by_dp,
+    "token_sum_in_arrival_order": lambda base: replace(base, token_sum=_in_arrival_order),
     **MANY_RANK_STAGES,
 }

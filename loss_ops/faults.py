@@ -1,7 +1,8 @@
 """The catalogue of planted faults, readable without torch; `loss_ops.controls` holds what they do.
 
 A layout fault equals the good op bit for bit at 1x1 and drifts at its layout; an arithmetic fault is compared
-with the good op itself; a disagreement must be refused by preflight.
+with the good op itself; a disagreement must be refused by preflight; a timing fault is compared with itself, run
+again under another timing, and so runs under --stress alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FaultKind = Literal["layout", "arithmetic", "disagreement"]
+FaultKind = Literal["layout", "arithmetic", "disagreement", "timing"]
 
 
 @dataclass(frozen=True)
@@ -151,5 +152,12 @@ FAULTS: tuple[Fault, ...] = (
         "the ranks of the last sequence shard hold a contract with another beta, and agree among themselves",
         kind="disagreement",
         must_say="objective.beta",
+    ),
+    Fault(
+        "token_sum_in_arrival_order",
+        (1, 1),
+        ("per_sequence_policy", "per_sequence_kl"),
+        "the slots of a sequence are added by threads, in the order in which they finish",
+        kind="timing",
     ),
 )
