@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpo_contract import GRPOLossContract, InputError, Problem
+from harness.loss_signature import CALL, call_problem
 from loss_ops import kernel_registry
 from loss_ops.quantities import GRADIENT, REPLICATED
 
@@ -28,8 +30,8 @@ class LossOp(Protocol):
 def resolve(name: str, backend: str | None, contract: GRPOLossContract, device: str) -> LossOp:
     """The op called `name`: `grpo_loss`, a backend of it such as `native`, or `package.module:attribute`.
 
-    A class is built without arguments; a plain function stands for `apply`. Raises InputError when there is
-    no such op.
+    A class is built without arguments; a plain function, or a torch module, stands for `apply`. Raises
+    InputError when there is no such op, or when it cannot be called as an op is.
     """
     if ":" not in name:
         wanted = backend if name == OWN else name
@@ -41,16 +43,31 @@ def resolve(name: str, backend: str | None, contract: GRPOLossContract, device: 
 def _foreign(name: str) -> LossOp:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            Problem("input.op", "--op", "an importable package.module:attribute", str(error))
-        ) from None
-    held = found() if inspect.isclass(found) else found
-    if not hasattr(held, "apply") and not callable(held):
+        found = attrgetter(attribute)(importlib.import_module(module))
+        held = found() if inspect.isclass(found) else found
+    except (OSError, MemoryError):
+        raise  # the machine's fault, not the op's
+    except Exception as error:
+        got = f"{name}, which raises {type(error).__name__}: {error}"
+        raise InputError(Problem("input.op", "--op", "an importable package.module:attribute", got)) from error
+    # A module's own apply takes a function to all its parts; its loss is what a call of it returns.
+    op = held if hasattr(held, "apply") and not isinstance(held, nn.Module) else _FunctionOp(held)
+    if not callable(op.apply):
         got = f"{name}, a {type(held).__name__}"
         raise InputError(Problem("input.op", "--op", "an op with `apply`, or a function", got))
-    return held if hasattr(held, "apply") else _FunctionOp(held)
+    _check_call(name, held.forward if isinstance(held, nn.Module) else op.apply)
+    return op
+
+
+def _check_call(name: str, function: Callable[..., Any]) -> None:
+    """Raise InputError for a function that cannot be called as an op is; one without a signature may be."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    if why := call_problem(signature):
+        expected = f"an op with `apply`, or a function, that takes {CALL}"
+        raise InputError(Problem("input.op", "--op", expected, f"{name}, which takes {signature}: {why}"))
 
 
 class _FunctionOp:
