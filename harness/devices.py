@@ -27,11 +27,15 @@ print(count.value if works else 0)
 
 @dataclass(frozen=True)
 class Machine:
-    """CPU cores, CUDA devices, and whether the installed torch is built for CUDA."""
+    """CPU cores, CUDA devices, and whether the installed torch is built for CUDA.
+
+    `is_here` is False for a machine that only the ranks will see.
+    """
 
     cores: int
     cuda_devices: int
     torch_has_cuda: bool
+    is_here: bool = True
 
 
 class AsksForDevice(Protocol):

@@ -15,6 +15,7 @@ import torch
 from grpo_contract import InputError
 from harness.differences import differences, shown
 from harness.rundir import EXPECTED_ENVIRONMENT, RunDir, read_text
+from harness.shared_nccl import loaded_version
 
 CPU_INFO = Path("/proc/cpuinfo")
 CPU_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
@@ -72,5 +73,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _nccl() -> str:
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
+def _nccl() -> str | None:
+    version = loaded_version()
+    return None if version is None else ".".join(map(str, version))

@@ -20,6 +20,12 @@ from harness.flags import Answer, Flags, with_flags
 from harness.run_config import RunConfig
 from harness.stdio import look_of
 
+_NOT_OF_A_SNAPSHOT = (
+    "tp", "dp", "layouts", "virtual", "ranks_per_device", "shared_transport", "controls", "repeat", "stress",
+    "timeout", "dry_run", "out", "resume",
+)  # fmt: skip
+"""Flags of a run that say nothing to an op at 1x1 in this process."""
+_NOT_OF_A_LIST = ("format", "quiet", "color")
 Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 Number = Annotated[int, Parameter(show_default=True)]
 
@@ -155,9 +161,9 @@ def _plan(settings: RunConfig) -> Any:
     from harness.request import plan_for
 
     _reach_the_users_folder()
-    given = {name: getattr(settings, name) for name in RunConfig.model_fields if settings.is_given(name)}
-    alone = {**given, "tp": None, "dp": None, "layouts": ("1x1",), "controls": "off"}
-    return plan_for(RunConfig(**{name: value for name, value in alone.items() if value is not None}))
+    used = [name for name in RunConfig.model_fields if name not in _NOT_OF_A_SNAPSHOT]
+    given = {name: getattr(settings, name) for name in used if settings.is_given(name)}
+    return plan_for(RunConfig(**given, layouts=("1x1",), controls="off"))
 
 
 def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
@@ -167,6 +173,7 @@ def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
 
     found = check_entries(folder, obtain(plan), save=True, update=update)
     lines = [f"{each.state.value}: {each.entry.name}: {each.why}" for each in found]
+    lines += [f"note: {note}" for note in _unused(settings, (*_NOT_OF_A_SNAPSHOT, *_NOT_OF_A_LIST))]
     drifted = any(each.state is State.DRIFT for each in found)
     end = "kept as it was; --update replaces what differs" if drifted else f"snapshot in {folder}"
     return "\n".join([*lines, end, ""]), 1 if drifted else 0
@@ -179,9 +186,20 @@ def _checked(folder: Path, settings: RunConfig, update: bool, command_line: Sequ
     from harness.snapshots.report import snapshot_report
     from reports import render
 
-    report = snapshot_report(check_entries(folder, obtain(plan), update=update), folder, command_line)
+    notes = (*_unused(settings, _NOT_OF_A_SNAPSHOT), *_batch_notes(plan))
+    report = snapshot_report(check_entries(folder, obtain(plan), update=update), folder, command_line, notes)
     look = look_of(sys.stdout, settings.color)
     return render(report, settings.formats[0], quiet=settings.quiet, **look), report.exit_status
+
+
+def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
+    from harness.unused_flags import not_for
+
+    return not_for(settings, names, "a snapshot, which is one op at 1x1 in one process")
+
+
+def _batch_notes(plan: Any) -> list[str]:
+    return [note for batch in plan.batches.values() for note in batch.notes]
 
 
 def _reach_the_users_folder() -> None:

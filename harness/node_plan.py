@@ -13,6 +13,7 @@ from harness.planned import Plan
 from harness.resume import prepare, request_for
 from harness.run_config import MOST_RANKS, RequestError, RunConfig
 from harness.rundir import RunDir
+from harness.unused_flags import not_for
 
 
 def prepare_nodes(config: RunConfig) -> str:
@@ -30,6 +31,9 @@ def prepare_nodes(config: RunConfig) -> str:
         problems.append(
             Problem("request.virtual", "--virtual", "ranks of their own for torchrun", "virtual ranks")
         )
+    if config.dry_run:
+        expected = "nothing beside plan, which writes (grpo-verify --dry-run prints one)"
+        problems.append(Problem("request.dry_run", config.where("dry_run"), expected, "true"))
     if problems or config.out is None:
         raise RequestError(problems)
     plan, earlier, _ = request_for(config, elsewhere(config))
@@ -37,14 +41,15 @@ def prepare_nodes(config: RunConfig) -> str:
     todo = plan if earlier is None else prepare(rundir, earlier, plan)
     rundir.write_plan(todo.model_dump_json())
     write_identity(rundir, plan)
-    return _words(plan, rundir.path)
+    unused = not_for(config, ("format", "quiet", "color"), "plan, which prints this text")
+    return _words(plan, rundir.path) + "".join(f"\nnote: {note}\n" for note in unused)
 
 
 def elsewhere(config: RunConfig) -> Machine:
     """A machine with room for any layout, on the device that was asked for or else that this machine has."""
     here = this_machine()
     has_cuda = config.device == "cuda" or (config.device == "auto" and here.cuda_devices > 0)
-    return Machine(MOST_RANKS, MOST_RANKS if has_cuda else 0, has_cuda)
+    return Machine(MOST_RANKS, MOST_RANKS if has_cuda else 0, has_cuda, is_here=False)
 
 
 def _words(plan: Plan, path: Path) -> str:

@@ -22,6 +22,7 @@ from harness.planned_batches import control_batch, plan_batches
 from harness.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.run_config import RequestError, RunConfig
 from harness.stress_notes import disturbs
+from harness.unused_flags import contradictions, unused_notes
 
 __all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
 
@@ -46,7 +47,7 @@ def make_plan(
     faults = [fault for fault in faults if fault.kind != "timing" or disturbs(config)]
     layouts = layouts_of(config, available_ranks)
     batches, problems = plan_batches(config, captures or {}, layouts)
-    problems = [*rank_problems(config, layouts, device), *problems]
+    problems = [*contradictions(config, device), *rank_problems(config, layouts, device), *problems]
     if asks_for_degrees(config):
         for batch in batches.values():
             problems += degree_problems(config, layouts, batch.name, batch.contract)
@@ -73,6 +74,7 @@ def make_plan(
             *_stress_notes(config),
             *_unseen_orders(config, layouts),
             *_absent_faults(config, faults, layouts),
+            *unused_notes(config, batches.values(), device, transport),
         ),
     )
 

@@ -11,7 +11,7 @@ from grpo_contract import GRPOLossContract, LogitsDtype
 from harness.batch_spec import BatchSpec
 
 SCHEMA_VERSION: Literal[1] = 1
-Transport = Literal["gloo", "nccl", "gloo-shared-gpu", "virtual"]
+Transport = Literal["gloo", "nccl", "gloo-shared-gpu", "nccl-shared-gpu", "virtual"]
 Expectation = Literal["match", "caught", "refused", "any"]
 
 

@@ -19,7 +19,13 @@ from harness.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.status import Phase, StatusWriter
 
 Layout = tuple[int, int]
-BACKENDS = {"gloo": "gloo", "gloo-shared-gpu": "gloo", "nccl": "cpu:gloo,cuda:nccl", "virtual": "gloo"}
+BACKENDS = {
+    "gloo": "gloo",
+    "gloo-shared-gpu": "gloo",
+    "nccl": "cpu:gloo,cuda:nccl",
+    "nccl-shared-gpu": "cpu:gloo,cuda:nccl",
+    "virtual": "gloo",
+}
 # What is left of a shared device's memory is the context of each rank, which torch does not count.
 SHARED_MEMORY = 0.9
 

@@ -24,6 +24,7 @@ from harness.rank_comparison import compare_rank
 from harness.rank_groups import device_of, session
 from harness.rank_outcome import RankOutcome, RankReport, have_drifted
 from harness.rundir import RunDir
+from harness.shared_nccl import switch_on
 from harness.status import CaseRef, Phase, StatusWriter
 from harness.stress import other_timing
 from harness.stress_control import disturbed_repeats
@@ -41,6 +42,7 @@ class RankRun:
     def __init__(self, plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
         self.plan, self.rundir, self.rank, self.status = plan, rundir, rank, status
         self.device = device_of(plan, local_rank)
+        switch_on(plan.transport)
         self.store = BatchStore(plan.batches, self.device)
         self._groups: dict[Layout, Groups] = {}
         self._good: dict[str, LossOp] = {}

@@ -14,6 +14,7 @@ from harness.plan import Plan, PlantedFault, make_plan
 from harness.planned_batches import is_capture
 from harness.run_config import RequestError, RunConfig
 from harness.seating import seat
+from harness.shared_nccl import SHARED_NCCL, probed_version, version_problem
 
 
 def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
@@ -26,6 +27,8 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     check_out(config)
     found = machine or this_machine()
     seating = seat(config, found)
+    if seating.transport == SHARED_NCCL and found.is_here:
+        _check_nccl(config)
     plan = make_plan(
         config,
         device=seating.device,
@@ -38,6 +41,12 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     )
     check_values(plan)
     return plan
+
+
+def _check_nccl(config: RunConfig) -> None:
+    """Raise RequestError when the NCCL of this machine's torch lets no ranks share a GPU."""
+    if problem := version_problem(probed_version(), config.where("shared_transport")):
+        raise RequestError(problem)
 
 
 def check_out(config: RunConfig) -> None:

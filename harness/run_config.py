@@ -130,7 +130,11 @@ class RunConfig(BaseModel):
     )
     virtual: bool = _setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
     ranks_per_device: Count | None = _setting(
-        None, "ranks that share a GPU, over gloo; by default as few as the degrees need"
+        None, "ranks that share a GPU; by default as few as the degrees need"
+    )
+    shared_transport: Literal["gloo", "nccl"] = _setting(
+        "gloo",
+        "what carries the tensors of ranks that share a GPU; nccl needs NCCL 2.30, and is experimental there",
     )
     op: Annotated[str, AfterValidator(_op)] = _setting(
         "grpo_loss", "the loss to verify: a registered name or package.module:attribute"

@@ -35,13 +35,19 @@ def seat(config: RunConfig, machine: Machine) -> Seating:
         return Seating(device, "virtual", 1, None)
     if devices is None:
         return ON_CPU
-    return on_gpus(devices, config.ranks_per_device, _wanted(config, devices))
+    shared: Transport = "nccl-shared-gpu" if config.shared_transport == "nccl" else "gloo-shared-gpu"
+    return on_gpus(devices, config.ranks_per_device, _wanted(config, devices), shared)
 
 
-def on_gpus(devices: int, ranks_per_device: int | None, wanted: int) -> Seating:
-    """GPUs are shared where `ranks_per_device` asks for it, or else where the `wanted` ranks exceed them."""
+def on_gpus(
+    devices: int, ranks_per_device: int | None, wanted: int, shared: Transport = "gloo-shared-gpu"
+) -> Seating:
+    """GPUs are shared where `ranks_per_device` asks for it, or else where the `wanted` ranks exceed them.
+
+    `shared` is what carries the tensors of ranks that share one.
+    """
     each = ranks_per_device or -(-wanted // devices)
-    return Seating("cuda", "nccl" if each == 1 else "gloo-shared-gpu", each, devices * each)
+    return Seating("cuda", "nccl" if each == 1 else shared, each, devices * each)
 
 
 def _wanted(config: RunConfig, devices: int) -> int:

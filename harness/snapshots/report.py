@@ -11,8 +11,10 @@ from harness.snapshots.check import Checked
 from reports import Report
 
 
-def snapshot_report(found: Sequence[Checked], folder: Path, command: Sequence[str]) -> Report:
-    """The cases of all entries; notes count the states, and name what is stale."""
+def snapshot_report(
+    found: Sequence[Checked], folder: Path, command: Sequence[str], notes: Sequence[str] = ()
+) -> Report:
+    """The cases of all entries; notes count the states, and name what is stale. `notes` follow these."""
     here = next((each.entry for each in found if each.obtained is not None), None)
     contracts = {each.entry.name: each.entry.contract for each in found if each.obtained is not None}
     states = Counter(each.state.value for each in found)
@@ -24,5 +26,5 @@ def snapshot_report(found: Sequence[Checked], folder: Path, command: Sequence[st
         contract=contracts,
         numeric_fingerprint=here.key.numeric_fingerprint if here and len(contracts) == 1 else None,
         baseline=f"the snapshot in {folder}",
-        notes=(f"snapshot: {counted or 'nothing was requested'}",),
+        notes=(f"snapshot: {counted or 'nothing was requested'}", *notes),
     )
