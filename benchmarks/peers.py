@@ -47,8 +47,9 @@ def one_config(report: Report, config: tuple[int, ...], options: argparse.Namesp
     for name, timing in timings.items():
         report.row(name, timing, batch.unit_bytes * (2 if name.endswith("forward") else 4))
     if with_liger:
-        for name in ("forward", "forward+backward", "forward+backward, in place"):
-            ratio = timings[f"liger {name}"].median / timings[f"triton {name}"].median
+        for name in ("forward", "forward+backward", "forward+backward, one kernel", "forward+backward, in place"):
+            other = f"liger {name.removesuffix(', one kernel')}"
+            ratio = timings[other].median / timings[f"triton {name}"].median
             report.note(f"{name}: liger {ratio:.2f}x the time of triton")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loss_ops.inputs import LossInputs
 from loss_ops.triton_gradient import write_gradient_block
+from loss_ops.triton_held_launch import holds, launch_held_row
 from loss_ops.triton_kernel import launch
 from loss_ops.triton_launch import block_of, is_aligned, tile_options, unit_columns
 from loss_ops.triton_math import kl_terms, log_softmax_of, policy_terms
@@ -134,6 +135,8 @@ def one_kernel(
     if ALIGNED:
         logits_row = tl.multiple_of(logits_row, 16)
         gradient_row = tl.multiple_of(gradient_row, 16)
+    # In place: no warp may write before every warp has read the taken token's logit.
+    tl.debug_barrier()
     blocks = tl.cdiv(columns, WRITE)
     for done in range(0, blocks):
         first = (blocks - 1 - done) * WRITE
@@ -146,11 +149,14 @@ def one_kernel(
 def launch_one_kernel(inputs: LossInputs, plan: Plan, space: Workspace, out_NV: Tensor, grad_scale: float) -> None:
     """Fill the states [models * 3, N] from the logits, and `out_NV` with the gradient.
 
-    Reads the workspace's advantages and weights.
+    Reads the workspace's advantages and weights. Rows that can be are held on the chip, with the same bits.
     """
     policy = unit_columns(inputs.policy_logits_NV)
     reference = policy if inputs.ref_logits_NV is None else unit_columns(inputs.ref_logits_NV)
     objective, shard = plan.objective, plan.shard
+    if holds(policy, reference, out_NV, shard):
+        launch_held_row(inputs, plan, space, out_NV, grad_scale)
+        return
     block = block_of(shard.tile_width)
     options = tile_options(block)
     launch(

@@ -20,6 +20,8 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 pytest.importorskip("triton")
 
+from loss_ops import triton_one_kernel
+from loss_ops.triton_held_launch import multiprocessors
 from loss_ops.triton_loss import TritonDistributedGRPOLossOp, TritonGRPOLossOp
 from loss_ops.triton_stages import TRITON_STAGES
 from loss_ops.triton_tiles import launch_row_states
@@ -177,6 +179,41 @@ def test_gradient_in_place() -> None:
     assert same(gradient, replaced)
     with pytest.raises(ValueError, match="grad_scale"):
         run_dense(op, batch, 0.5, inplace=True)
+
+
+def awkward_batch(vocab: int, dtype: torch.dtype, padding: int) -> GlobalBatch:
+    """More rows than programs: of ordinary logits, with -inf, and with exponentials that are denormal."""
+    batch = batch_of(4, 150, vocab, dtype, padding=padding)
+    policy, mask = batch.policy_logits, batch.completion_mask
+    policy[:, ::3, 0] = torch.where(mask[:, ::3], 1.0, torch.nan).to(dtype)
+    policy[:, 1::4] *= 12
+    batch.ref_logits[:, 3::5] *= 8
+    batch.action_ids.copy_(torch.where(mask[..., None], policy, 0)[..., :vocab].argmax(-1))
+    return batch
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("vocab", "padding"), [(32768, 0), (131072, 0), (40000, 40)])
+def test_rows_held_on_the_chip(
+    vocab: int, padding: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, op, calls = awkward_batch(vocab, dtype, padding), TritonGRPOLossOp(), []
+    launch_held_row = triton_one_kernel.launch_held_row
+    monkeypatch.setattr(
+        triton_one_kernel, "launch_held_row", lambda *args: (calls.append(args), launch_held_row(*args))
+    )
+    for used, fields in (
+        (batch, {}),
+        (batch, {"temperature": 0.7}),
+        (replace(batch, ref_logits=None), {"beta": 0.0}),
+    ):
+        loss, gradient = run_dense(op, used, grad_scale=2.0**14, **fields)
+        for how in ({"gradient": "forward"}, {"inplace": True}):
+            found_loss, found = run_dense(op, used, grad_scale=2.0**14, **fields, **how)
+            assert same(loss, found_loss)
+            assert same(gradient, found), f"{fields} {how}"
+    held = padding == 0 and dtype != torch.float32 and multiprocessors(torch.cuda.current_device()) > 0
+    assert len(calls) == (6 if held else 0)
 
 
 def test_more_than_two_to_the_31_elements() -> None:
