@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -34,6 +34,8 @@ def reveal(
     *,
     op: str = "grpo_loss",
     backend: str | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     tp: int = 2,
     dp: int = 2,
     layouts: str | None = None,
@@ -51,6 +53,10 @@ def reveal(
         The loss: grpo_loss, a backend of it (native, triton), or package.module:attribute.
     backend
         Implementation of grpo_loss: native or triton; without it the best that is available.
+    device
+        Where the op runs; a GPU where there is one.
+    dtype
+        Type of the logits that carry the probes; sums are asked in whatever type the op adds.
     tp
         Largest tensor-parallel degree; its divisors are asked too.
     dp
@@ -68,32 +74,31 @@ def reveal(
     json
         The trees as JSON.
     """
-    from harness.layouts import layouts_of
     from harness.op_names import check_op
 
     given: dict[str, Any] = {"layouts": layouts} if layouts else {"tp": tp, "dp": dp}
     given |= {"backend": backend} if backend else {}
-    settings = RunConfig(op=op, **given)
+    settings = RunConfig(op=op, device=device, **given)
     check_op(settings)
-    return _revealed(settings, layouts_of(settings, None), (sequences, tokens, columns, tiles), json)
+    return _revealed(settings, (sequences, tokens, columns, tiles, dtype), json)
 
 
-def _revealed(
-    settings: RunConfig, layouts: Sequence[tuple[int, int]], sizes: tuple[int, int, int, int], as_json: bool
-) -> Answer:
+def _revealed(settings: RunConfig, sizes: tuple[int, int, int, int, str], as_json: bool) -> Answer:
     _reach_the_users_folder()
     import torch
 
     from harness import reveal as revealing
+    from harness.devices import resolve_device, this_machine
+    from harness.layouts import layouts_of
     from harness.op_probes import ProbeShape
-    from harness.reveal_text import reveal_content, reveal_text
+    from harness.reveal_text import Asked, reveal_content, reveal_text
 
     torch.set_num_threads(1)
-    found = revealing.reveal(settings.op, layouts, ProbeShape(*sizes), backend=settings.backend)
-    if as_json:
-        text = json.dumps(reveal_content(settings.op, found), indent=2) + "\n"
-    else:
-        text = reveal_text(settings.op, found)
+    shape, device = ProbeShape(*sizes), resolve_device(settings, this_machine())[0]
+    op = revealing.op_to_ask(settings.op, settings.backend, shape, device)
+    found = revealing.reveal(op, layouts_of(settings, None), shape, device=device)
+    asked = Asked.of(settings.op, op, device, shape.dtype)
+    text = json.dumps(reveal_content(asked, found), indent=2) + "\n" if as_json else reveal_text(asked, found)
     return text, revealing.reveal_status(found)
 
 

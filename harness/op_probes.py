@@ -27,12 +27,13 @@ UNIT = 64.0
 
 @dataclass(frozen=True)
 class ProbeShape:
-    """Sequences, slots, columns and tiles of the batches that carry probes."""
+    """Sequences, slots, columns and tiles of the batches that carry probes, and the dtype of their logits."""
 
     sequences: int = 8
     tokens: int = 16
     columns: int = 16
     tiles: int = 4
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         found = [
@@ -53,6 +54,7 @@ class ProbeShape:
             num_sequences=self.sequences,
             padded_seq_len=tokens,
             vocab_size=self.columns,
+            dtype=self.dtype,
             num_vocab_tiles=self.tiles,
             samples_per_prompt=self.sequences,
             beta=0.0,
@@ -66,7 +68,9 @@ class ProbeShape:
         """The batch of these tensors; rewards alternate between 1 and -1."""
         rewards = torch.tensor([1.0, -1.0]).repeat(self.sequences)[: self.sequences]
         mask = torch.ones(self.sequences, tokens, dtype=torch.bool)
-        return GlobalBatch(logits, ref, ids, old_logps, rewards, mask, self.contract(tokens))
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        policy, reference = logits.to(dtype), ref.to(dtype)
+        return GlobalBatch(policy, reference, ids, old_logps, rewards, mask, self.contract(tokens))
 
     def certain(self, tokens: int) -> Tensor:
         """[B, T, V] logits under which column 0 is certain."""
@@ -141,6 +145,8 @@ def sequence_kl_rows(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]:
 
 def _kl_batch(terms_BT: Tensor, shape: ProbeShape) -> GlobalBatch:
     """k1 = logp - ref_logp: the reference, or the policy, gives the taken token a log-probability of -|term|."""
+    if bool(terms_BT.to(getattr(torch, shape.dtype)).isinf().any()):
+        raise NotRevealedError(f"{shape.dtype} logits cannot hold a term that absorbs all others")
     tokens = terms_BT.shape[1]
     policy, ref = shape.certain(tokens), shape.certain(tokens)
     for logits, where in ((ref, terms_BT > 0), (policy, terms_BT < 0)):
@@ -150,7 +156,35 @@ def _kl_batch(terms_BT: Tensor, shape: ProbeShape) -> GlobalBatch:
     return shape.batch(tokens, old, policy, ref, torch.zeros(terms_BT.shape, dtype=torch.int64))
 
 
-def vocabulary_rows(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]:
+def vocabulary_by_kl(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]:
+    """As `vocabulary_by_gradient`, one probe a sequence, read from the logarithm of the sum alone.
+
+    Against a certain reference k1 of the taken token is minus that logarithm: no exponential comes after it. For
+    kernels whose exponential does not tell 1 from the number below, and gradients that lose it in a narrow type.
+    """
+
+    def reduce(terms_RV: Tensor) -> Tensor:
+        found = []
+        for rows in terms_RV.split(shape.sequences):
+            policy, ref = shape.certain(shape.tokens), shape.certain(shape.tokens)
+            ids = torch.zeros(policy.shape[:2], dtype=torch.int64)
+            ids[: len(rows), 0] = rows.argmax(1)
+            policy[: len(rows), 0] = _logs(rows)
+            ref[: len(rows), 0] = torch.where(ids[: len(rows), :1] == torch.arange(shape.columns), 0.0, NOTHING)
+            got = run(shape.batch(shape.tokens, torch.zeros(ids.shape), policy, ref, ids))
+            if "per_sequence_kl" not in got:
+                raise NotRevealedError("the op returns no per_sequence_kl")
+            found.append(1.0 + (got["per_sequence_kl"] != 0).float()[: len(rows)])
+        return torch.cat(found)
+
+    return reduce
+
+
+def _logs(terms: Tensor) -> Tensor:
+    return torch.where(terms > 0, terms.clamp_min(1e-30).log(), NOTHING)
+
+
+def vocabulary_by_gradient(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]:
     """[R, V] exponentials, the largest 1, to 1 where their sum is 1 and to more where it is more.
 
     The term of 1 is the taken token; its gradient is a coefficient times 1 - 1 / sum, 0 only for a sum of 1.
@@ -163,9 +197,8 @@ def vocabulary_rows(run: Run, shape: ProbeShape) -> Callable[[Tensor], Tensor]:
         for rows in terms_RV.split(step):
             padded = torch.cat((rows, rows.new_zeros(step - len(rows), shape.columns)))
             padded[len(rows) :, 0] = 1.0
-            logits = torch.where(padded > 0, padded.clamp_min(1e-30).log(), NOTHING)
             ids = padded.argmax(1)
-            cube = logits.view(shape.sequences, tokens, shape.columns)
+            cube = _logs(padded).view(shape.sequences, tokens, shape.columns)
             old = torch.zeros(shape.sequences, tokens)
             got = run(shape.batch(tokens, old, cube, cube.clone(), ids.view(shape.sequences, tokens)))
             taken = got[GRADIENT].reshape(step, shape.columns).gather(1, ids[:, None])[:, 0]

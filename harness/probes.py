@@ -27,13 +27,13 @@ def absorption(reduce: Rows, count: int) -> Ask:
 
     The sum is more than that of the 1 alone only when j and k were added to each other before either met i.
     """
-    alone = torch.zeros(1, count)
-    alone[0, 0] = 1.0
-    one = float(_finite(reduce(alone))[0])
+    one = float(_finite(reduce(torch.eye(count)[:1]))[0])
     if one <= 0:
         raise NotRevealedError("a term of 1 does not come through as a positive sum")
     # Below half a unit in the last place of `one`, so that it is absorbed; two of them, summed first, are above.
     small = 0.75 * 2.0 ** (math.floor(math.log2(one)) - PRECISION) / one
+    if count > 1:
+        _check_resolution(reduce, count, one, small)
 
     def ask(triples: Sequence[Triple]) -> Sequence[bool]:
         terms = torch.zeros(len(triples), count)
@@ -42,6 +42,26 @@ def absorption(reduce: Rows, count: int) -> Ask:
         return (_finite(reduce(terms)) > one).tolist()
 
     return ask
+
+
+def _check_resolution(reduce: Rows, count: int, one: float, small: float) -> None:
+    """Beside a term of 1, a small one has to vanish and twice as much has to show, wherever they are.
+
+    An answer that never shows anything would fit a tree, and be none.
+    """
+    eye = torch.eye(count)
+    beside = small * eye.roll(1, 1)
+    sums = _finite(reduce(torch.cat((eye + beside, eye + 2 * beside))))
+    if not bool((sums[count:] > one).all()):
+        raise NotRevealedError(
+            "a unit in the last place of the sum does not show in what is computed from it (an exponential or a "
+            "logarithm of hardware accuracy, or a coarser type)"
+        )
+    if not bool((sums[:count] == one).all()):
+        raise NotRevealedError(
+            "half a unit in the last place is not rounded away: fits no tree of float32 additions (a wider "
+            "accumulator or a compensated sum)"
+        )
 
 
 def opposite(reduce: Rows, count: int, unit: float = 1.0) -> Count:

@@ -1,14 +1,16 @@
 """`grpo-verify reveal`: the order in which an op adds, found from outside, layout by layout.
 
-Equal trees prove equal order for all inputs of that shape. In this process: our ops run with virtual ranks; an
-op with collectives of its own is asked at 1x1 only.
+Equal trees prove equal order for all inputs of that shape. In this process, on one device: our ops run with
+virtual ranks; an op with collectives of its own is asked at 1x1 only. An op that reaches its bits in several ways
+is asked in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, ShardingSpec
@@ -20,7 +22,8 @@ from harness.op_probes import (
     sequence_kl_rows,
     token_kl_rows,
     token_policy_rows,
-    vocabulary_rows,
+    vocabulary_by_gradient,
+    vocabulary_by_kl,
 )
 from harness.ops import LossOp, resolve
 from harness.probes import absorption, opposite
@@ -35,36 +38,57 @@ Layout = tuple[int, int]
 
 @dataclass(frozen=True)
 class Revealed:
-    """One reduction: the tree at each layout, or why it cannot be revealed there."""
+    """One reduction: the tree at each layout and path, or why it cannot be revealed there.
+
+    A path other than the usual one is named after its layout ("1x1 gradient=forward"). `native` is the tree of the
+    native op at 1x1, where another backend was asked: for information, since backends are not promised equal bits.
+    """
 
     name: str
     about: str
     trees: dict[str, Tree] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
+    native: Tree | None = None
 
     @property
     def agrees(self) -> bool:
-        """Whether all revealed layouts add in one order."""
+        """Whether all revealed layouts and paths add in one order."""
         return len(set(self.trees.values())) <= 1
+
+    @property
+    def layouts(self) -> set[str]:
+        """The layouts whose tree is known."""
+        return {label.partition(" ")[0] for label in self.trees}
+
+
+def op_to_ask(name: str, backend: str | None, shape: ProbeShape, device: str) -> LossOp:
+    """The op of this name for batches of this shape on this device. Raises InputError where there is none."""
+    return resolve(name, backend, shape.contract(1), device)
 
 
 def reveal(
-    op: LossOp | str, layouts: Sequence[Layout], shape: ProbeShape | None = None, *, backend: str | None = None
+    op: LossOp | str,
+    layouts: Sequence[Layout],
+    shape: ProbeShape | None = None,
+    *,
+    device: str = "cpu",
+    sums: Sequence[str] | None = None,
 ) -> list[Revealed]:
-    """The trees of the token, the sequence and the vocabulary reduction of `op` at every layout.
+    """The trees of the token, the sequence and the vocabulary reduction of `op`, or of these `sums`, by layout.
 
     Token terms are probed twice: positive policy terms by absorption, and KL terms of both signs by opposites.
     """
     probe = shape or ProbeShape()
-    found = resolve(op, backend, probe.contract(1), "cpu") if isinstance(op, str) else op
+    found = op_to_ask(op, None, probe, device) if isinstance(op, str) else op
     return [
-        _revealed(name, about, find, found, layouts, probe)
+        _revealed(name, about, find, found, layouts, probe, torch.device(device))
         for name, about, find in (
             ("token sum, policy", f"{probe.tokens} tokens of a sequence, by absorption", _token_policy),
             ("token sum, kl", f"{probe.tokens} tokens of a sequence, by opposites", _token_kl),
             ("sequence sum", f"{probe.sequences} sequences, by opposites", _sequences),
             ("vocabulary sum", f"{probe.columns} columns in {probe.tiles} tiles, by absorption", _vocabulary),
         )
+        if sums is None or name in sums
     ]
 
 
@@ -81,7 +105,15 @@ def _sequences(run: Run, shape: ProbeShape) -> Tree:
 
 
 def _vocabulary(run: Run, shape: ProbeShape) -> Tree:
-    return tree_from_triples(range(shape.columns), absorption(vocabulary_rows(run, shape), shape.columns))
+    """Through the gradient, all slots at once; where that does not resolve the sum, through its logarithm."""
+    try:
+        ask = absorption(vocabulary_by_gradient(run, shape), shape.columns)
+    except NotRevealedError as by_gradient:
+        try:
+            ask = absorption(vocabulary_by_kl(run, shape), shape.columns)
+        except NotRevealedError as by_kl:
+            raise NotRevealedError(f"by the gradient: {by_gradient}; by the KL: {by_kl}") from None
+    return tree_from_triples(range(shape.columns), ask)
 
 
 def _revealed(
@@ -91,25 +123,49 @@ def _revealed(
     op: LossOp,
     layouts: Sequence[Layout],
     shape: ProbeShape,
+    device: torch.device,
 ) -> Revealed:
-    result = Revealed(name, about)
+    trees: dict[str, Tree] = {}
+    refusals: dict[str, str] = {}
+    for label, used, layout in _paths(op, layouts):
+        try:
+            trees[label] = find(_runner(used, layout, device), shape)
+        except (NotRevealedError, NeedsRealRanks, GRPOVerifyError) as error:
+            refusals[label] = str(error)
+    return Revealed(name, about, trees, refusals, _native(op, find, shape, device) if trees else None)
+
+
+def _paths(op: LossOp, layouts: Sequence[Layout]) -> Iterator[tuple[str, LossOp, Layout]]:
+    """Each layout, and at TP degree 1, where kernels may be joined, each other way to the same bits."""
     for layout in layouts:
         label = f"{layout[0]}x{layout[1]}"
-        try:
-            result.trees[label] = find(_runner(op, layout), shape)
-        except (NotRevealedError, NeedsRealRanks, GRPOVerifyError) as error:
-            result.refusals[label] = str(error)
-    return result
+        yield label, op, layout
+        others = op.other_paths if isinstance(op, DistributedGRPOLossOp) and layout[0] == 1 else {}
+        yield from ((f"{label} {path}", other, layout) for path, other in others.items())
 
 
-def _runner(op: LossOp, layout: Layout) -> Run:
-    if isinstance(op, DistributedGRPOLossOp):
-        return lambda batch: run_layout(batch, *layout, op=op).quantities()
-    if layout != (1, 1):
+def _native(
+    op: LossOp, find: Callable[[Run, ProbeShape], Tree], shape: ProbeShape, device: torch.device
+) -> Tree | None:
+    if not isinstance(op, DistributedGRPOLossOp) or not op.launch:
+        return None  # a foreign op, or the native one, which launches no kernels of its own
+    try:
+        return find(_runner(DistributedGRPOLossOp(), (1, 1), device), shape)
+    except (NotRevealedError, GRPOVerifyError):
+        return None
+
+
+def _runner(op: LossOp, layout: Layout, device: torch.device) -> Run:
+    if not isinstance(op, DistributedGRPOLossOp) and layout != (1, 1):
         raise NotRevealedError("the op brings its own collectives, which need real ranks; 1x1 can be asked here")
 
-    def run(batch: GlobalBatch) -> dict[str, Tensor]:
-        return run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+    def run(probe: GlobalBatch) -> dict[str, Tensor]:
+        batch = probe.to(device)
+        if isinstance(op, DistributedGRPOLossOp):
+            found = run_layout(batch, *layout, op=op).quantities()
+        else:
+            found = run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+        return {name: value.cpu() for name, value in found.items()}
 
     return run
 
@@ -118,5 +174,5 @@ def reveal_status(found: Sequence[Revealed]) -> int:
     """0 all orders agree, 1 some differ, 3 where no two layouts could be compared."""
     if any(not each.agrees for each in found):
         return 1
-    proven = any(len(each.trees) > 1 for each in found)
+    proven = any(len(each.layouts) > 1 for each in found)
     return 0 if proven else 3

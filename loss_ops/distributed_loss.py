@@ -133,6 +133,11 @@ class DistributedGRPOLossOp:
         return " ".join([self.backend, *(f"{name}={value}" for name, value in sorted(self.launch.items()))])
 
     @property
+    def other_paths(self) -> dict[str, DistributedGRPOLossOp]:
+        """Other ways through this op to the same bits, by the option of `apply` that takes them."""
+        return {}
+
+    @property
     def _compared(self) -> str:
         """What preflight compares of the op: its identity, and all that fixes its collectives."""
         return self.identity

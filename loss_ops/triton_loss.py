@@ -104,6 +104,11 @@ class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
         return LazyResult(state, loss, provenance)
 
     @property
+    def other_paths(self) -> dict[str, DistributedGRPOLossOp]:
+        """The gradient written by the forward, at TP degree 1 in one kernel with the sums."""
+        return {"gradient=forward": self._writing("forward", True)}
+
+    @property
     def _compared(self) -> str:
         """When the gradient is written changes no bit, but what is gathered, and when."""
         return f"{self.identity} gradient={self._write}"

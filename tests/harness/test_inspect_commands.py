@@ -19,7 +19,7 @@ def test_reveal_prints_trees_and_the_status() -> None:
         "reveal", "--layouts", "1x1,1x2", "--tokens", 4, "--columns", 4, "--tiles", 2, "--sequences", 2
     )
     assert status == 0
-    assert "1x1 1x2: folded by halves\n    ((0 2) (1 3))" in text
+    assert "1x1, 1x2: folded by halves\n    ((0 2) (1 3))" in text
     assert "equal trees prove equal order" in text
 
 

@@ -1,7 +1,10 @@
 """Summation orders found from outside: of reducers with a known tree, of torch.sum, and of our op."""
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor
 from harness.op_probes import ProbeShape
 from harness.probes import absorption, opposite
 from harness.reveal import Revealed, reveal, reveal_status
-from harness.reveal_text import reveal_content, reveal_text
+from harness.reveal_text import Asked, reveal_content, reveal_text
 from harness.sum_trees import (
     NotRevealedError,
     Tree,
@@ -22,9 +25,17 @@ from harness.sum_trees import (
 )
 from harness.tree_names import folded, name_of, notation, pairwise, sequential
 from loss_ops.controls import faulty_op
+from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.trees import fold_sum
 
 SMALL = ProbeShape(sequences=4, tokens=8, columns=8, tiles=4)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function as a foreign op."""
+
+    apply: Callable[..., Any]
 
 
 def added(tree: Tree, terms: Tensor) -> Tensor:
@@ -116,6 +127,12 @@ def test_the_first_difference_is_the_smallest_subtree() -> None:
     assert leaves_of(one) == [0, 4, 2, 6, 1, 5, 3, 7]
 
 
+def test_what_is_never_resolved_is_not_revealed() -> None:
+    """All answers are no, as of a tree whose terms meet in one step: said instead of guessed."""
+    with pytest.raises(NotRevealedError, match="does not show in what is computed from it"):
+        absorption(lambda terms: fold_sum(terms, 1).bfloat16().float(), 8)
+
+
 def by_name(found: list[Revealed]) -> dict[str, Revealed]:
     return {each.name: each for each in found}
 
@@ -150,9 +167,41 @@ def test_a_planted_order_is_revealed(fault: str, layout: tuple[int, int], change
     found = reveal(faulty_op(fault), [(1, 1), layout], SMALL)
     assert {each.name for each in found if not each.agrees} == changed
     assert reveal_status(found) == 1
-    text = reveal_text(fault, found)
+    text = reveal_text(Asked(fault), found)
     assert f"first difference: 1x1 adds {words}" in text
-    assert reveal_content(fault, found)["exit_status"] == 1
+    assert reveal_content(Asked(fault), found)["exit_status"] == 1
+
+
+def without_gradient(*tensors: Tensor, **call: Any) -> dict[str, Tensor]:
+    """The good op, its gradient lost as in a narrow type."""
+    result = DistributedGRPOLossOp().apply(*tensors, **call)
+    return {"loss": result.loss * 0, "per_sequence_kl": result.per_sequence_kl}
+
+
+def test_the_vocabulary_is_read_from_the_kl_where_the_gradient_shows_nothing() -> None:
+    found = by_name(reveal(Function(without_gradient), [(1, 1)], SMALL))["vocabulary sum"]
+    assert found.trees == by_name(reveal("grpo_loss", [(1, 1)], SMALL))["vocabulary sum"].trees
+
+
+def test_what_neither_shows_is_not_revealed() -> None:
+    def bare(*tensors: Tensor, **call: Any) -> dict[str, Tensor]:
+        return {"loss": without_gradient(*tensors, **call)["loss"]}
+
+    found = by_name(reveal(Function(bare), [(1, 1)], SMALL))["vocabulary sum"]
+    assert not found.trees
+    assert re.match("by the gradient: .*; by the KL: the op returns no per_sequence_kl", found.refusals["1x1"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_logits_carry_the_probes_they_can(dtype: str) -> None:
+    found = reveal("grpo_loss", [(1, 1), (2, 2)], replace(SMALL, dtype=dtype))
+    wide = by_name(reveal("grpo_loss", [(1, 1)], SMALL))
+    for each in found:
+        if dtype == "float16" and each.about.endswith("opposites"):
+            assert "float16 logits cannot hold" in each.refusals["1x1"]
+        else:
+            assert set(each.trees.values()) == {wide[each.name].trees["1x1"]}
+    assert reveal_status(found) == 0
 
 
 def test_what_needs_real_ranks_is_said() -> None:
@@ -160,4 +209,4 @@ def test_what_needs_real_ranks_is_said() -> None:
     assert all("need real ranks" in each.refusals["1x2"] for each in found)
     assert by_name(found)["token sum, policy"].trees.keys() == {"1x1"}
     assert reveal_status(found) == 3
-    assert "cannot be revealed" in reveal_text("example", found)
+    assert "cannot be revealed" in reveal_text(Asked("example"), found)
