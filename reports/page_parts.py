@@ -37,12 +37,20 @@ class AxisShares:
 
 
 @dataclass(frozen=True)
+class MapCell:
+    """A count that fits a small cell, its heat (0 for nothing, 5 for the most), and in words what and where."""
+
+    text: str
+    heat: int
+    words: str
+
+
+@dataclass(frozen=True)
 class PositionMap:
-    """Sequences down, token positions across: a heat of 0 to 5 in each cell, 5 being the most."""
+    """Sequences down, token positions across: the drifting elements of each cell."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[int, ...]], ...]
-    most: int
+    rows: tuple[tuple[str, tuple[MapCell, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -157,15 +165,33 @@ def _indices(start: int, width: int) -> str:
 
 def _positions(counted: HeatMap) -> PositionMap:
     most = max((count for row in counted.rows for count in row), default=0)
-    width, columns = counted.token_width, max(map(len, counted.rows))
-    rows = [
-        (
-            _indices(counted.sequence_start + index * counted.sequence_width, counted.sequence_width),
-            tuple(_heat(count, most) for count in row),
-        )
-        for index, row in enumerate(counted.rows)
-    ]
-    return PositionMap(tuple(str(column * width) for column in range(columns)), tuple(rows), most)
+    tokens = [_indices(index * counted.token_width, counted.token_width) for index in range(_columns(counted))]
+    rows = []
+    for index, row in enumerate(counted.rows):
+        name = _indices(counted.sequence_start + index * counted.sequence_width, counted.sequence_width)
+        cells = [
+            _cell(count, most, f"sequence {name}, token {token}")
+            for count, token in zip(row, tokens, strict=False)
+        ]
+        rows.append((name, tuple(cells)))
+    return PositionMap(tuple(token.partition("-")[0] for token in tokens), tuple(rows))
+
+
+def _columns(counted: HeatMap) -> int:
+    return max(map(len, counted.rows))
+
+
+def _cell(count: int, most: int, where: str) -> MapCell:
+    return MapCell(_short(count), _heat(count, most), f"{where}: {count:,}")
+
+
+def _short(count: int) -> str:
+    """A count in at most four characters, rounded down; a dot for none."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            whole, tenth = count // unit, count * 10 // unit % 10
+            return f"{whole}.{tenth}{name}" if whole < 10 and tenth else f"{whole}{name}"
+    return str(count or "·")
 
 
 def _heat(count: int, most: int) -> int:

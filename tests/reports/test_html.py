@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports import CaseResult, QuantityResult, Report, ReportError, render
+from reports.diagnosis import HeatMap
 from support.chromium import MISSING, executable, show
 from support.report_page import DIAGNOSIS, diagnosed
 
@@ -82,7 +83,8 @@ def test_it_tells_the_whole_story(full_report: Report) -> None:
         "≠ 12 of 32,768",
         "sequence 3, token 17, vocab column 1025, on rank tp=1 dp=0",
         "expected 1.0 (0x3f800000) got 2.0 (0x40000000)",
-        "5 is the most in a cell, 100",
+        "how many elements drift, by sequence (down) and token position (across)",
+        "1 · 1 100 2 · · · 3 · · 20",
         "Drifting share by sequence; none in 2 more of 4",
         "+0 against -0 1 1 80 2 to 3 30 4 to 7 8 a NaN on one side 2",
         "caught 5 of 7",
@@ -135,6 +137,17 @@ def test_tables_have_headers_and_regions_have_names(full_report: Report) -> None
     assert 'lang="en"' in text
     assert "prefers-color-scheme: dark" in text
     assert "width=device-width" in text
+
+
+def test_a_count_that_is_shortened_is_told_in_full(make_case: Maker) -> None:
+    rows = ((0, 7, 999), (1000, 12_345, 9_999_999), (1_040_000, 120_000_000, 2_100_000_000))
+    told = diagnosed().model_copy(update={"heat_map": HeatMap(token_width=64, sequence_width=2, rows=rows)})
+    shown = page(Report.assemble(cases=[make_case("drift", quantities=(told,))]))
+    assert "0-1 · 7 999 2-3 1k 12k 9.9M 4-5 1M 120M 2.1G" in shown.text
+    assert "sequence 0-1, token 64-127: 7" in shown.values("title")
+    assert "sequence 2-3, token 64-127: 12,345" in shown.values("title")
+    assert "sequence 2-3, token 64-127: 12,345" in shown.values("aria-label")
+    assert len(shown.values("title")) == 8
 
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)> {{ 7 * 7 }} {% raw %} &amp; \x00\x1b\u202e|`"
@@ -198,7 +211,14 @@ def test_a_browser_shows_it_without_complaint(full_report: Report, tmp_path: Pat
     path.write_text(render(full_report, "html"), encoding="utf-8")
     shown = show(path, *flags)
     assert shown.console == []
-    for part in ("DRIFT: 2 of 6 cases", "Layout by quantity", "Planted faults", "Rounding only", "Contract"):
+    for part in (
+        "DRIFT: 2 of 6 cases",
+        "Layout by quantity",
+        "Planted faults",
+        "Rounding only",
+        "Contract",
+        'title="sequence 1, token 64-127: 1"',
+    ):
         assert part in shown.document, part
 
 
