@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.cases import CaseResult
-from reports.grouping import CaseRow, score
+from reports.grouping import CaseRow
 from reports.ink import STYLES, Ink
 
 _WIDE = 80
@@ -48,5 +48,5 @@ def _seed(case: CaseResult) -> str:
 
 
 def _score_cell(row: CaseRow, wide: bool) -> str:
-    equal = row.cell("scores", score) or "-"
+    equal = row.equal or "-"
     return f"{equal} quantities" if wide and "/" in equal else equal

@@ -44,7 +44,8 @@ def _matched_layouts(report: Report) -> str:
 
 def _quantity_words(matched: list[CaseResult]) -> str:
     counts = {sum(quantity.is_evidence for quantity in case.quantities) for case in matched}
-    return ("" if len(counts) == 1 else "at least ") + plural(min(counts), "quantity", "quantities")
+    fewest = "" if len(counts) == 1 else f"{min(counts)} to "
+    return fewest + plural(max(counts), "quantity", "quantities")
 
 
 def _planted_words(report: Report) -> str:

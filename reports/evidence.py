@@ -15,10 +15,10 @@ def evidence_lines(cases: Iterable[CaseResult]) -> Iterator[str]:
     if unproven := [name for name, chance in power.items() if not chance]:
         yield f"not proven, for no changed summation order would show on some batch: {', '.join(unproven)}"
     if power:
-        yield f"chance that a changed summation order would show, at least: {_shares(power)}"
+        yield f"lowest chance in any case that a changed summation order would show: {_shares(power)}"
     nonzero = _least(quantities, lambda quantity: quantity.nonzero_share)
     if nonzero:
-        yield f"elements that are not zero, at least: {_shares(nonzero)}"
+        yield f"lowest share in any case of elements that are not zero: {_shares(nonzero)}"
 
 
 def _least(

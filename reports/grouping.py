@@ -33,11 +33,11 @@ class CaseRow:
         values = {str(value(case)) for case in self.cases}
         return values.pop() if len(values) == 1 else f"{len(values)} {noun}"
 
-
-def score(case: CaseResult) -> str:
-    """Return how many quantities are proven equal, as `9/9`; empty when none was compared."""
-    equal = sum(quantity.is_evidence for quantity in case.quantities)
-    return f"{equal}/{len(case.quantities)}" if case.quantities else ""
+    @property
+    def equal(self) -> str:
+        """How many quantities are proven equal, `9/9`, or from the fewest to the most, `7/9 to 9/9`; or empty."""
+        counted = sorted({_equal_of(case) for case in self.cases if case.quantities})
+        return " to ".join(f"{equal}/{total}" for equal, total in dict.fromkeys((*counted[:1], *counted[-1:])))
 
 
 def rows_of(cases: Sequence[CaseResult]) -> list[CaseRow]:
@@ -80,13 +80,17 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
+def _equal_of(case: CaseResult) -> tuple[int, int]:
+    return sum(quantity.is_evidence for quantity in case.quantities), len(case.quantities)
+
+
 def _information(case: CaseResult) -> bool:
     return case.expect is Expect.ANY
 
 
 _KEYS: tuple[Key, ...] = (
     id,
-    lambda case: (case.verdict, _information(case), case.op, case.layout, case.batch, score(case)),
+    lambda case: (case.verdict, _information(case), case.op, case.layout, case.batch, _equal_of(case)),
     lambda case: (case.verdict, _information(case), case.op, case.layout),
     lambda case: (case.verdict, _information(case)),
 )

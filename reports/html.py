@@ -14,7 +14,7 @@ from reports.contract_table import contract_table
 from reports.escaping import one_line
 from reports.evidence import evidence_lines
 from reports.facts import facts
-from reports.grouping import ranges, rows_of, score
+from reports.grouping import ranges, rows_of
 from reports.layout_map import MapRow, layout_map
 from reports.model import Report
 from reports.page_parts import drift_pages, plain, reasons
@@ -58,7 +58,6 @@ def _template() -> Template:
     environment.globals |= {
         "labels": labels,
         "ranking": ranking,
-        "score": score,
         "ranges": ranges,
         "op_of": attrgetter("op"),
         "layout_of": attrgetter("layout"),

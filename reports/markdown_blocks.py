@@ -9,7 +9,7 @@ from reports.closing import closing_sentence, planted
 from reports.escaping import for_markdown, prose
 from reports.evidence import evidence_lines
 from reports.facts import facts
-from reports.grouping import MAX_ROWS, CaseRow, group, listed, plural, rows_of, score
+from reports.grouping import MAX_ROWS, CaseRow, group, listed, plural, rows_of
 from reports.labels import fault_name, how_many, label, place, shortened, shown_by, title, values
 from reports.layout_map import Cell, layout_map
 from reports.model import Report
@@ -121,7 +121,7 @@ def _case_row(row: CaseRow) -> _Row:
     layout = row.cell("layouts", lambda case: case.layout)
     batch = row.cell("batches", lambda case: case.batch)
     verdict = f"**{row.verdict}**" if is_trouble(row.cases[0]) else str(row.verdict)
-    return [_code(name), layout, _code(batch), verdict, row.cell("scores", score)]
+    return [_code(name), layout, _code(batch), verdict, row.equal]
 
 
 def _surroundings(report: Report) -> Iterator[str]:

@@ -66,7 +66,7 @@ def test_the_rest_of_the_report_is_there(rich_report: Report) -> None:
         "missed: bf16_token_sum (2x2): missed for a reason",
         "skipped: order_dependent_sum (2x2): needs 3 ranks on one axis",
         "needs 8 ranks, this node has 4: 2 cases (layouts 4x2, 4x4)",
-        "elements that are not zero, at least: grad_policy_logits 25.00%",
+        "lowest share in any case of elements that are not zero: grad_policy_logits 25.00%",
     ):
         assert part in text, part
 
@@ -243,3 +243,26 @@ def test_the_registry_knows_its_formats(rich_report: Report) -> None:
     assert render(rich_report, "terminal", width=100) == draw(rich_report, 100)
     with pytest.raises(ValueError, match=r"expected one of terminal, json, html, .*, got 'pdf'"):
         render(rich_report, "pdf")
+
+
+@pytest.mark.parametrize(("width", "shown"), [(200, "1/2 to 2/2 quantities"), (60, "1/2 to 2/2")])
+def test_what_cases_of_a_row_have_in_common_says_what_it_counts(make_case: Maker, width: int, shown: str) -> None:
+    """Each term explains itself: no number of scores, and no "at least" of nobody knows what."""
+
+    def compared(*powers: float) -> tuple[QuantityResult, ...]:
+        verdicts = {0.0: "inconclusive"}
+        return tuple(
+            QuantityResult(name=f"q{power}", verdict=verdicts.get(power, "match"), elements=4, power=power)
+            for power in powers
+        )
+
+    cases = [
+        make_case(seed=seed, batch=f"batch {seed}", quantities=compared(0.25, 0.5) if seed else compared(0.5, 0.0))
+        for seed in range(70)
+    ]
+    text = joined(draw(Report.assemble(cases=cases), width=width))
+    assert shown in text
+    assert "scores" not in text
+    assert "at least" not in text
+    assert "same bits as 1x1 in 1 to 2 quantities" in text
+    assert "lowest chance in any case that a changed summation order would show: q0.5 50.00%, q0.0 0.00%" in text
