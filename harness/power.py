@@ -8,6 +8,7 @@ that a comparison of that quantity would have seen a changed order. A quantity w
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,14 +16,12 @@ from torch import Tensor
 
 from grpo_contract import ShardingSpec
 from harness.ulp import raw_bits
-from loss_ops import logprob
 from loss_ops.advantages import group_advantages
 from loss_ops.batch import GlobalBatch
-from loss_ops.checked_program import Checks, checked_program
 from loss_ops.gather import Program
 from loss_ops.inputs import LossInputs, Slots
-from loss_ops.logprob import Logprobs
-from loss_ops.loss_program import LossState, gradient_of
+from loss_ops.logprob import Logprobs, TileTerms
+from loss_ops.loss_program import LossState, gradient_of, loss_program
 from loss_ops.quantities import quantities
 from loss_ops.real_ranks import RealRanks
 from loss_ops.result import GRPOLossResult
@@ -35,46 +34,45 @@ from loss_ops.vocab_shard import VocabShard
 TRIALS = 8
 LARGE = 1 << 14
 GRADIENT_ROWS = 64
+GRADIENT_COLUMNS = 1 << 15
 
 
 def measure_power(batch: GlobalBatch, trials: int | None = None) -> dict[str, float]:
     """For each floating quantity, the share of `trials` random orders that moved its bits on `batch`.
 
     Without `trials` 8, or 4 on a large batch, where one costs a tenth of a second.
-    The gradient is looked at in the first active slots only. Nothing is drawn from the global generator.
+    The gradient is looked at in the first active slots and columns only. Nothing is drawn globally.
     """
     trials = trials or (TRIALS if batch.action_ids.numel() <= LARGE else TRIALS // 2)
     draw = torch.Generator().manual_seed(0)
-    stats: dict[int, TileStats] = {}
-    good = _quantities(batch, _remembering(NATIVE_STAGES, stats))
+    inputs = batch.shard(ShardingSpec.even(1, 1, contract=batch.contract)).inputs()
+    base, terms = _remembering(NATIVE_STAGES, {}), dict[int, TileTerms]()
+    good = _quantities(inputs, base)
     moved = dict.fromkeys((name for name, value in good.items() if value.is_floating_point()), 0)
     for _ in range(trials):
-        other = _quantities(batch, _shuffled(_remembering(NATIVE_STAGES, stats), draw))
+        other = _quantities(inputs, _shuffled(base, draw, terms))
         for name in moved:
             moved[name] += not torch.equal(raw_bits(good[name]), raw_bits(other[name]))
     return {name: count / trials for name, count in moved.items()}
 
 
-def _quantities(batch: GlobalBatch, stages: Stages) -> dict[str, Tensor]:
-    call = batch.shard(ShardingSpec.even(1, 1, contract=batch.contract))
+def _quantities(inputs: LossInputs, stages: Stages) -> dict[str, Tensor]:
     with torch.no_grad():
-        program = checked_program(call, stages, Checks(validate="off", preflight=False))
-        inputs, state = RealRanks().run(program)
+        state = RealRanks().run(loss_program(inputs, stages))
         gradient = gradient_of(*_first_active(inputs, state), stages)
     return quantities(GRPOLossResult.of(state, state.loss, {}), gradient)
 
 
 def _first_active(inputs: LossInputs, state: LossState) -> tuple[LossInputs, LossState]:
-    rows = inputs.slots.active_N.nonzero()[:GRADIENT_ROWS, 0]
-    slots = Slots(inputs.slots.action_ids_N[rows], inputs.slots.active_N[rows], *_rest(inputs.slots))
+    """The same at the first active slots and columns."""
+    whole = inputs.slots
+    rows = whole.active_N.nonzero()[:GRADIENT_ROWS, 0]
+    shard = replace(whole.shard, stop=min(whole.shard.stop, whole.shard.start + GRADIENT_COLUMNS))
+    slots = Slots(whole.action_ids_N[rows], whole.active_N[rows], shard, whole.temperature)
     softmax = Logprobs(*(each[rows] for each in vars(state.softmax_N).values()))
-    part = replace(inputs, policy_logits_NV=inputs.policy_logits_NV[rows])
+    part = replace(inputs, policy_logits_NV=inputs.policy_logits_NV[rows, :GRADIENT_COLUMNS])
     part.__dict__["slots"] = slots
     return part, replace(state, coefficient_N=state.coefficient_N[rows], softmax_N=softmax)
-
-
-def _rest(slots: Slots) -> tuple[VocabShard, float]:
-    return slots.shard, slots.temperature
 
 
 def _remembering(base: Stages, held: dict[int, TileStats]) -> Stages:
@@ -89,7 +87,10 @@ def _remembering(base: Stages, held: dict[int, TileStats]) -> Stages:
     return replace(base, tile_stats=tile_stats)
 
 
-def _shuffled(base: Stages, draw: torch.Generator) -> Stages:
+def _shuffled(base: Stages, draw: torch.Generator, terms: dict[int, TileTerms]) -> Stages:
+    """Stages in a random order; `terms` keeps what the merge of the n-th model of a trial adds, equal in all."""
+    models = count()
+
     def order(count: int, like: Tensor) -> Tensor:
         return torch.randperm(count, generator=draw).to(like.device)
 
@@ -100,8 +101,10 @@ def _shuffled(base: Stages, draw: torch.Generator) -> Stages:
     def merge(
         max_KN: Tensor, sum_KN: Tensor, selected_PN: Tensor, ids_N: Tensor, shard: VocabShard
     ) -> Program[Logprobs]:
-        tiles = order(len(max_KN), max_KN)
-        return logprob.merge(max_KN[tiles], sum_KN[tiles], selected_PN, ids_N, shard)
+        model = next(models)
+        if model not in terms:
+            terms[model] = TileTerms.of(max_KN, sum_KN, selected_PN, ids_N, shard)
+        return terms[model].added(order(len(max_KN), max_KN))
         yield
 
     def shuffled_scalars(

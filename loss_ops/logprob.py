@@ -53,12 +53,32 @@ def merge(
     selected logit is taken from the rank that owns the column, never added. An id that is no real column has no
     probability: it gives NaN, which no reduction hides.
     """
-    largest = max_KN.amax(dim=0)
-    reference = torch.where(largest == -torch.inf, 0.0, largest)
-    log_sum = fold_sum(sum_KN * (max_KN - reference).exp(), dim=0).log()
-    known = (action_ids_N >= 0) & (action_ids_N < shard.real_vocab_size)
-    selected = torch.where(known, selected_PN.gather(0, owner_rank(action_ids_N, shard)[None])[0], torch.nan)
-    return Logprobs((selected - reference) - log_sum, reference, log_sum)
+    return TileTerms.of(max_KN, sum_KN, selected_PN, action_ids_N, shard).added()
+
+
+@dataclass(frozen=True)
+class TileTerms:
+    """What `merge` adds, [K, N] tile sums at the global maximum, and what no order of adding changes, [N] each."""
+
+    terms_KN: Tensor
+    reference_N: Tensor
+    shifted_N: Tensor
+
+    @classmethod
+    def of(
+        cls, max_KN: Tensor, sum_KN: Tensor, selected_PN: Tensor, action_ids_N: Tensor, shard: VocabShard
+    ) -> TileTerms:
+        """From the arguments of `merge`."""
+        largest = max_KN.amax(dim=0)
+        reference = torch.where(largest == -torch.inf, 0.0, largest)
+        known = (action_ids_N >= 0) & (action_ids_N < shard.real_vocab_size)
+        selected = torch.where(known, selected_PN.gather(0, owner_rank(action_ids_N, shard)[None])[0], torch.nan)
+        return cls(sum_KN * (max_KN - reference).exp(), reference, selected - reference)
+
+    def added(self, order_K: Tensor | None = None) -> Logprobs:
+        """The merge, with tiles in vocabulary order, or in another."""
+        log_sum = fold_sum(self.terms_KN if order_K is None else self.terms_KN[order_K], dim=0).log()
+        return Logprobs(self.shifted_N - log_sum, self.reference_N, log_sum)
 
 
 def owner_rank(action_ids_N: Tensor, shard: VocabShard) -> Tensor:

@@ -13,7 +13,7 @@ def evidence_lines(cases: Iterable[CaseResult]) -> Iterator[str]:
     quantities = [quantity for case in cases if case.expect is Expect.MATCH for quantity in case.quantities]
     power = _least(quantities, lambda quantity: quantity.power)
     if unproven := [name for name, chance in power.items() if not chance]:
-        yield f"not proven, for no changed summation order would show on some batch: {', '.join(unproven)}"
+        yield f"not proven in some case, where no changed summation order would show: {', '.join(unproven)}"
     if power:
         yield f"lowest chance in any case that a changed summation order would show: {_shares(power)}"
     nonzero = _least(quantities, lambda quantity: quantity.nonzero_share)
