@@ -14,7 +14,7 @@ import torch
 
 from grpo_contract import InputError
 from harness.differences import differences, shown
-from harness.rundir import EXPECTED_ENVIRONMENT, RunDir, read_text
+from harness.rundir import EXPECTED_ENVIRONMENT, OP_LAUNCH, RunDir, read_text
 from harness.shared_nccl import loaded_version
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -22,9 +22,10 @@ CPU_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "imp
 RECORDED = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_ALLOW_TF32", "NVIDIA_TF32_OVERRIDE")
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, device and numeric settings of this process, as plain JSON values."""
+def environment(device: torch.device, launch: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Versions, device and numeric settings of this process, and an op's launch, as plain JSON values."""
     return {
+        **({OP_LAUNCH: dict(launch)} if launch else {}),
         "device": device.type,
         "device_name": device_name(device),
         "python": platform.python_version(),

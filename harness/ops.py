@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
@@ -73,6 +74,12 @@ def _check_call(name: str, function: Callable[..., Any]) -> None:
 class _FunctionOp:
     def __init__(self, function: Any) -> None:
         self.apply = function
+
+
+def launch_of(op: Any) -> dict[str, Any]:
+    """The launch configuration that fixes an op's bits beside the contract, as JSON values; empty without one."""
+    held = getattr(op, "launch", None)
+    return json.loads(json.dumps(dict(held), default=str)) if isinstance(held, Mapping) else {}
 
 
 def loss_of(result: Any) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -55,16 +55,22 @@ def device_of(plan: Seats, local_rank: int) -> torch.device:
 
 @contextmanager
 def session(
-    plan: Seats, device: torch.device, rundir: RunDir, layouts: Iterable[Layout], status: StatusWriter
+    plan: Seats,
+    device: torch.device,
+    rundir: RunDir,
+    layouts: Iterable[Layout],
+    status: StatusWriter,
+    launch: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[Layout, Groups]]:
     """Join, give this rank's groups in each layout, and leave together with all ranks once the work is done.
 
-    Rank 0 writes down what it runs on. A rank whose work raises leaves alone, for the launcher to see.
+    Rank 0 writes down what it runs on, and how its op launches kernels. A rank whose work raises leaves alone, for
+    the launcher to see.
     """
     join(plan, device, rundir)
     groups = layout_groups(layouts, dist.get_rank(), collective_timeout(plan.timeout))
     if dist.get_rank() == 0:
-        write_atomic(rundir.path / ENVIRONMENT, json.dumps(environment(device)))
+        write_atomic(rundir.path / ENVIRONMENT, json.dumps(environment(device, launch)))
     status.update(phase=Phase.READY)
     yield groups
     dist.barrier()

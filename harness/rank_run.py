@@ -18,7 +18,7 @@ from harness.drift import Drift
 from harness.environment import check_environment, environment
 from harness.exchange import gather_texts
 from harness.fault_run import FaultRun
-from harness.ops import OWN, LossOp, resolve
+from harness.ops import OWN, LossOp, launch_of, resolve
 from harness.planned import Plan, PlannedCase
 from harness.rank_comparison import compare_rank
 from harness.rank_groups import device_of, session
@@ -52,11 +52,12 @@ class RankRun:
     def run(self) -> None:
         """Join, run all cases, leave."""
         self._resolve_op()
-        check_environment(self.rundir, environment(self.device))
+        launch = launch_of(self.op)
+        check_environment(self.rundir, environment(self.device, launch))
         self.status.tick()
         todo = [case for case in self.plan.cases if case.skip is None]
         layouts = self._grouped_layouts(todo)
-        with session(self.plan, self.device, self.rundir, layouts, self.status) as self._groups:
+        with session(self.plan, self.device, self.rundir, layouts, self.status, launch) as self._groups:
             for case in todo:
                 self.run_case(case)
 

@@ -20,7 +20,7 @@ from harness.planned import Plan, PlannedCase
 from harness.recheck import hung_case, look_again, with_second_look
 from harness.report_file import full_disk, keep
 from harness.resume import Earlier, prepare
-from harness.rundir import ENVIRONMENT, RunDir, read_text
+from harness.rundir import ENVIRONMENT, OP_LAUNCH, RunDir, read_text
 from harness.signals import finish_first
 from harness.stress_notes import stress_notes
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
@@ -81,9 +81,11 @@ def make_report(
         [finished.get(case.index) or _unfinished(case, outcome) for case in plan.cases]
     )
     batches = {name: batch.contract for name, batch in plan.batches.items() if name != CONTROL.name}
-    prints = {name: contract.numeric_fingerprint() for name, contract in batches.items()}
+    told = told_by(outcome, rundir)
+    op_launch = told["environment"].get(OP_LAUNCH)
+    prints = {name: contract.numeric_fingerprint(op_launch) for name, contract in batches.items()}
     return Report.assemble(
-        **told_by(outcome, rundir),
+        **told,
         cases=cases,
         command=command,
         contract={name: contract.model_dump(mode="json") for name, contract in batches.items()},

@@ -23,6 +23,8 @@ from grpo_contract.errors import GRPOVerifyError, Problem
 MARKER = ".grpo-verify-run"
 ENVIRONMENT = "environment.json"
 EXPECTED_ENVIRONMENT = "expected-environment.json"
+OP_LAUNCH = "op_launch"
+"""In the environment: how the op launches its kernels, where it says so."""
 
 
 class RunDirError(GRPOVerifyError):

@@ -20,7 +20,7 @@ from harness.case_result import case_result
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
-from harness.ops import OWN, quantities_of, resolve
+from harness.ops import OWN, launch_of, quantities_of, resolve
 from harness.planned import PlannedCase
 from harness.power import measure_power
 from harness.rank_comparison import compare_rank
@@ -63,7 +63,8 @@ def verify_loss(
     chosen = checked_layouts(layouts, repeat, seed)
     held = batch_of(batch, seed)
     name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
-    runner = _runner(op, held)
+    found = resolve(op, None, held.contract, held.policy_logits.device.type) if isinstance(op, str) else op
+    runner, launch = _runner(found, held, name), launch_of(found)
     label, drawn = ("live tensors", None) if isinstance(batch, GlobalBatch) else (str(batch), seed)
     planned = [
         PlannedCase(
@@ -84,24 +85,23 @@ def verify_loss(
     return Report.assemble(
         cases=cases,
         command=("verify_loss", name),
-        environment=environment(held.policy_logits.device),
+        environment=environment(held.policy_logits.device, launch),
         contract=held.contract.model_dump(mode="json"),
-        numeric_fingerprint=held.contract.numeric_fingerprint(),
+        numeric_fingerprint=held.contract.numeric_fingerprint(launch),
     )
 
 
 Runner = Callable[[PlannedCase], list[RankOutcome]]
 
 
-def _runner(op: Any, batch: GlobalBatch) -> Runner:
-    found = resolve(op, None, batch.contract, batch.policy_logits.device.type) if isinstance(op, str) else op
-    if isinstance(found, DistributedGRPOLossOp):
-        return _virtual(found, batch)
-    if hasattr(found, "apply") or not callable(found) or _takes_groups(found):
+def _runner(op: Any, batch: GlobalBatch, name: str | None = None) -> Runner:
+    if isinstance(op, DistributedGRPOLossOp):
+        return _virtual(op, batch)
+    if hasattr(op, "apply") or not callable(op) or _takes_groups(op):
         expected = "one of our ops, or a function of (batch, tp, dp) that works a whole layout through by itself"
-        got = f"{op!r}, which needs real ranks: launch it with grpo-verify --op package.module:attribute"
+        got = f"{name or op!r}, which needs real ranks: launch it with grpo-verify --op package.module:attribute"
         raise InputError(Problem("input.op", "op", expected, got))
-    return _emulated(found, batch)
+    return _emulated(op, batch)
 
 
 def _takes_groups(function: Callable[..., Any]) -> bool:

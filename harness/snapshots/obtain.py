@@ -12,7 +12,7 @@ from grpo_contract import ShardingSpec
 from harness.batch_store import build_batch
 from harness.candidate import Groups, run_candidate
 from harness.environment import environment
-from harness.ops import resolve
+from harness.ops import launch_of, resolve
 from harness.planned import Plan
 from harness.snapshots.digests import digest_of
 from harness.snapshots.entry import Entry, SnapshotKey
@@ -47,7 +47,7 @@ def _obtained(plan: Plan, name: str, seed: int | None, device: torch.device) -> 
         name="/".join([plan.op, name, *([] if seed is None else [f"s{seed}"])]),
         batch=name,
         seed=seed,
-        key=_key(plan, batch.contract.numeric_fingerprint(getattr(op, "launch", None)), device),
+        key=_key(plan, batch.contract.numeric_fingerprint(launch_of(op)), device),
         contract=batch.contract.model_dump(mode="json"),
         quantities={name: digest_of(name, value) for name, value in found.items()},
     )

@@ -11,6 +11,7 @@ from grpo_contract import GRPOVerifyError, InputError
 from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op
+from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.virtual_layout import run_layout
 from support.batches import SLICE, small
 
@@ -56,6 +57,13 @@ def test_a_planted_fault_drifts_and_is_explained() -> None:
     assert "logp" in diagnosis.inputs
     assert "constant factor 3 in grad_policy_logits" in diagnosis.words
     assert any("dp size 3" in cause for cause in diagnosis.likely)
+
+
+def test_the_fingerprint_holds_how_the_op_launches_its_kernels() -> None:
+    batch, launch = small(), {"warps": 4}
+    tuned = verify_loss(DistributedGRPOLossOp(launch=launch), batch, ["1x2"])
+    assert tuned.numeric_fingerprint == batch.contract.numeric_fingerprint(launch)
+    assert verify_loss(batch=batch, layouts=["1x2"]).numeric_fingerprint == batch.contract.numeric_fingerprint()
 
 
 def test_a_users_emulation_is_compared() -> None:
