@@ -71,13 +71,3 @@ def test_on_a_device(backend: str, dtype: str) -> None:
     assert reveal_status(found) == 0
     for each in found:
         assert each.layouts == {"1x1", "2x2"}, each.refusals
-
-
-@NEEDS_CUDA
-def test_a_row_sum_that_goes_by_the_number_of_rows_is_seen_on_a_device() -> None:
-    shape = ProbeShape(sequences=16, tokens=128, columns=4, tiles=2)
-    sums = ("token sum, kl", "sequence sum")
-    op = op_to_ask("examples.eager_row_sum:EagerRowSum", None, shape, "cuda")
-    found = {each.name: each for each in reveal(op, [(1, 1), (1, 4)], shape, device="cuda", sums=sums)}
-    assert not found["token sum, kl"].agrees
-    assert found["sequence sum"].agrees
