@@ -65,9 +65,9 @@ class Matrix:
         self.say(f"{name}: status {done.returncode}, {time.monotonic() - started:.1f} s")
         return done.stdout
 
-    def skip(self, name: str, why: str) -> None:
-        """Note what was not run."""
-        self.found["not_run"].append({"name": name, "why": why})
+    def skip(self, name: str, why: str, *, unreachable: bool = False) -> None:
+        """Note what was not run; only what this machine cannot hold is excused."""
+        self.found["not_run"].append({"name": name, "why": why, "unreachable": unreachable})
         self.say(f"{name}: not run, {why}")
 
 
@@ -89,7 +89,8 @@ def main() -> int:
             time_phases(matrix, tp, dp)
         unreachable = [(tp, dp) for tp in DEGREES for dp in DEGREES if ranks < tp * dp <= max(DEGREES)]
         for layout in unreachable:
-            matrix.skip(f"{name_of(layout)} over its own devices", f"needs {layout[0] * layout[1]}, has {ranks}")
+            why = f"needs {layout[0] * layout[1]}, has {ranks}"
+            matrix.skip(f"{name_of(layout)} over its own devices", why, unreachable=True)
         compare_digests(matrix)
         (options.out / "matrix.json").write_text(json.dumps(matrix.found, indent=1) + "\n")
     return summary(matrix)
@@ -184,21 +185,24 @@ def time_phases(matrix: Matrix, tp: int, dp: int) -> None:
 
 
 def compare_digests(matrix: Matrix) -> None:
-    """Whether an op's bits on one rank are the same in every run that held the batch."""
-    seen: dict[tuple[str, str, str], set[str]] = {}
+    """Whether an op's bits on one rank are the same in all runs that held the batch, two at least."""
+    seen: dict[tuple[str, str, str], dict[str, set[str]]] = {}
     for run in matrix.found["runs"]:
         for case in run["report"]["cases"]:
             for quantity in case["quantities"]:
                 if digest := quantity.get("baseline_digest"):
-                    seen.setdefault((run["op"], case["batch"], quantity["name"]), set()).add(digest)
-    unequal = [" ".join(key) for key, digests in seen.items() if len(digests) > 1]
-    matrix.found["digests"] = {"compared": len(seen), "unequal": unequal}
-    matrix.say(f"digests: {len(seen)} compared, {len(unequal)} unequal {', '.join(unequal)}".rstrip())
+                    runs = seen.setdefault((run["op"], case["batch"], quantity["name"]), {})
+                    runs.setdefault(run["name"], set()).add(digest)
+    shared = {key: set().union(*runs.values()) for key, runs in seen.items() if len(runs) > 1}
+    unequal = [" ".join(key) for key, digests in shared.items() if len(digests) > 1]
+    matrix.found["digests"] = {"compared": len(shared), "unequal": unequal}
+    matrix.say(f"digests: {len(shared)} in two runs or more, {len(unequal)} unequal {', '.join(unequal)}".rstrip())
 
 
 def summary(matrix: Matrix) -> int:
     """One line a run; the exit status."""
-    green = bool(matrix.found["runs"]) and not matrix.found["digests"]["unequal"]
+    broken = [each for each in matrix.found["not_run"] if not each["unreachable"]]
+    green = bool(matrix.found["runs"]) and not matrix.found["digests"]["unequal"] and not broken
     for run in matrix.found["runs"]:
         report = run["report"]
         cases = [case for case in report["cases"] if case["expect"] == "match"]
@@ -210,7 +214,7 @@ def summary(matrix: Matrix) -> int:
         )
         green = green and report["verdict"] == "match"
     for times in matrix.found["phases"]:
-        share = times["gathers"] / times["call"]
+        share = times["gathers"] / times["waited_call"]
         layout = name_of((times["tp"], times["dp"]))
         print(
             f"{layout}: call {times['call']:.2f} ms, gathers {times['gathers']:.2f} ms ({share:.0%}),"

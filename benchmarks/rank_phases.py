@@ -3,13 +3,13 @@
     torchrun --standalone --nproc-per-node 4 -m benchmarks.rank_phases --tp 2 --dp 2 [--device cuda]
         [--config 4,8,256,32768] [--dtype bfloat16] [--backend triton] [--repeats 20]
 
-Rank 0 prints one line of JSON, times in milliseconds, each the median of `repeats` calls on the slowest rank:
+Rank 0 prints one line of JSON, times in milliseconds on the slowest rank, all ranks starting each call together;
+medians of `repeats` calls, but for `gathers`, which is a mean:
 
 - `call`: forward and backward, validation off, ranks agreed once before;
-- `gathers`: the part of it that is spent in collectives, waiting for other ranks included;
-- `preflight`: what agreeing at every call adds.
-
-A gather is timed by waiting for the device before and after it, in calls of their own.
+- `waited_call`: the same, the device waited for around every collective, which is what `gathers` is a part of;
+- `gathers`: the time of that call's collectives, waiting for other ranks included;
+- `preflight`: what agreeing at every call adds to `call`.
 """
 
 from __future__ import annotations
@@ -99,13 +99,11 @@ def measured(options: argparse.Namespace, device: torch.device) -> dict[str, flo
     always = median_ms(lambda: call(validate="off", preflight="always"), options.repeats, device)
     watch, gather = Stopwatch(device), dist.all_gather
     dist.all_gather = watch.around(gather)
-    samples = []
-    for _ in range(options.repeats):
-        watch.seconds = 0.0
-        call(**agreed)
-        samples.append(watch.seconds * 1e3)
+    waited = median_ms(lambda: call(**agreed), options.repeats, device)
+    calls = WARM_UP + options.repeats
     dist.all_gather = gather
-    return {"call": plain, "gathers": statistics.median(samples), "preflight": always - plain}
+    gathers = watch.seconds * 1e3 / calls
+    return {"call": plain, "waited_call": waited, "gathers": gathers, "preflight": always - plain}
 
 
 def loss_call(options: argparse.Namespace, device: torch.device) -> Callable[..., None]:

@@ -42,6 +42,8 @@ def _rests(statuses: Statuses, rank: int) -> bool:
 
 def _in_another(behind: Sequence[int], waiting: Mapping[int, str]) -> list[int]:
     """Those in another collective than more than half of the ranks that are equally far."""
+    if not set(behind) <= waiting.keys():
+        return []
     ((usual, count),) = Counter(waiting[rank] for rank in behind).most_common(1)
     return [rank for rank in behind if waiting[rank] != usual] if 2 * count > len(behind) else []
 

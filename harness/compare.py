@@ -19,6 +19,7 @@ LONE_WEIGHT = 1e6
 BASELINE_WEIGHT = 1e3
 """Above what drifts, which is measured against the baseline."""
 SHOWN = 12
+FIXES_BITS = ("device", "device_name", "torch", "cuda", "triton", "num_threads", "float32_matmul_precision")
 SEVERITY = {
     "match": 0,
     "skipped": 1,
@@ -50,8 +51,13 @@ class Comparison:
     numbers: tuple[Change, ...]
     compared: int
     one_sided: tuple[str, ...] = ()
-    bits: bool = True
-    """Whether the numbers themselves were compared, or only how far each side found its own layouts apart."""
+    bits: int = 0
+    """In how many places the numbers themselves were compared, not only each side's own layouts."""
+
+    @property
+    def other_build(self) -> bool:
+        """Whether the two ran on builds or devices whose bits are not promised to agree."""
+        return any(each.where.rpartition(".")[2] in FIXES_BITS for each in self.environment)
 
     @property
     def status(self) -> int:
@@ -104,12 +110,12 @@ def _compare_reports(one: Report, other: Report) -> Comparison:
         numbers=_ranked(numbers),
         compared=sum(bool(mine[name].quantities and theirs[name].quantities) for name in shared),
         one_sided=_one_sided(mine, theirs),
-        bits=_has_digests(one) and _has_digests(other),
+        bits=sum(_has_digests(mine[name]) and _has_digests(theirs[name]) for name in shared),
     )
 
 
-def _has_digests(report: Report) -> bool:
-    return any(quantity.baseline_digest for case in report.cases for quantity in case.quantities)
+def _has_digests(case: CaseResult) -> bool:
+    return any(quantity.baseline_digest for quantity in case.quantities)
 
 
 def _by_name(cases: Iterable[CaseResult]) -> dict[str, CaseResult]:
@@ -181,6 +187,7 @@ def _compare_entries(one: Sequence[Entry], other: Sequence[Entry], folders: tupl
         numbers=_ranked(numbers),
         compared=len(shared),
         one_sided=_one_sided(mine, theirs),
+        bits=len(shared),
     )
 
 

@@ -23,10 +23,14 @@ def comparison_text(names: tuple[str, str], found: Comparison) -> str:
             lines.append(f"  and {len(changes) - MOST_SHOWN} more")
     if found.one_sided:
         lines += ["", *found.one_sided[:MOST_SHOWN]]
-    agree = "the numbers agree, bit for bit," if found.bits else "verdicts agree, not compared are the numbers,"
+    bits = f"the numbers agree, bit for bit, in all {found.bits} shared places that hold their digests"
+    verdicts = f"verdicts agree, not compared are the numbers, in all {found.compared} shared places"
+    differ = (
+        "numbers differ, as they may between builds and devices" if found.other_build else "DRIFT: numbers differ"
+    )
     ends = {
-        0: f"{agree} in all {found.compared} shared places",
-        1: f"DRIFT: numbers differ ({found.compared} places were compared)",
+        0: bits if found.bits else verdicts,
+        1: f"{differ} ({found.compared} places were compared)",
         3: "nothing could be compared: the two share no case with numbers",
     }
     return "\n".join([*lines, "", ends[found.status], ""])

@@ -71,9 +71,8 @@ def _broken(watch: Watch, exited: bool) -> Ending | None:
 
 
 def _finished(watch: Watch) -> Ending | None:
-    """Once all ranks are done and gone there is nothing to wait for: torchrun itself takes half a second more."""
-    gone = watch.all_done and not watch.living_pids()
-    return Ending(OutcomeKind.FINISHED) if gone and not watch.deaths() else None
+    """Once all ranks are done and well gone there is nothing to wait for: torchrun takes half a second more."""
+    return Ending(OutcomeKind.FINISHED) if watch.all_ended_well and not watch.deaths() else None
 
 
 def _exited(watch: Watch, exited: bool) -> Ending | None:

@@ -98,8 +98,9 @@ def _follow(watch: Watch, signals: Sequence[str]) -> Ending:
 def _end_everyone(watch: Watch, mark: str, signals: Sequence[str]) -> set[int]:
     family = Family(watch.process.pid, mark, {status.pid for status in watch.statuses.values()})
     count = len(signals)
-    patience = 0.0 if watch.all_done else END_PATIENCE
-    left = family.end(watch.process.poll, patience, lambda: len(signals) > count)
+    if watch.all_ended_well:
+        watch.process.kill()  # torchrun has nothing left to do; what a rank has started may
+    left = family.end(watch.process.poll, END_PATIENCE, lambda: len(signals) > count)
     if watch.process.poll() is None and not left:
         watch.process.wait(END_PATIENCE)
     return left

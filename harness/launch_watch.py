@@ -30,6 +30,7 @@ class Watch:
         self.first_death: float | None = None
         self.first_failure: float | None = None
         self._deaths: dict[int, int | None] = {}
+        self._ended_well: set[int] = set()
         self._delivered: set[int] = set()
         self._on_status = on_status
         self._on_case = on_case
@@ -84,6 +85,11 @@ class Watch:
         return self._all(lambda status: status.phase is Phase.DONE)
 
     @property
+    def all_ended_well(self) -> bool:
+        """Whether every rank is done and was then seen to have ended with status 0, which torchrun can hide."""
+        return self.all_done and len(self._ended_well) == self.request.ranks
+
+    @property
     def all_ended(self) -> bool:
         """Whether no rank has anything more to say."""
         return self._all(lambda status: status.phase.is_final or not is_alive(status.pid))
@@ -108,6 +114,8 @@ class Watch:
         for rank in gone:
             process = read_process(self.statuses[rank].pid)
             code = None if process is None else process.exit
+            if process is not None and code is None and self.statuses[rank].phase is Phase.DONE:
+                self._ended_well.add(rank)
             if rank in self._deaths or self._is_untimely(rank, code):
                 self._deaths[rank] = code
                 self.first_death = self.first_death or time.monotonic()

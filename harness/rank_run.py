@@ -33,6 +33,7 @@ from loss_ops.faults import FAULTS
 
 Layout = tuple[int, int]
 Quantities = dict[str, Tensor]
+SEARCH = "search for the seeds of planted faults"
 NO_SEED = "no seed was found on which this fault would show"
 
 
@@ -65,13 +66,17 @@ class RankRun:
         """Run `case` on the ranks of its layout, look at it on all, write its result on rank 0."""
         seed = self._seed_of(case)
         takes_part = self.rank < case.ranks
-        ref = CaseRef(index=case.index, name=case.name)
-        self.status.update(case=ref, idle=not takes_part, phase=None if takes_part else Phase.COMPARE)
-        outcome = self._outcome(case, seed) if takes_part else None
         # The last rank idles in most layouts, and what it measures others would have to wait for.
-        power = self.power_of(case) if self.rank == self.plan.ranks - 1 else {}
+        measures = self.rank == self.plan.ranks - 1
+        ref = CaseRef(index=case.index, name=case.name)
+        at_work = takes_part or measures
+        self.status.update(case=ref, idle=not at_work, phase=None if takes_part else Phase.COMPARE)
+        outcome = self._outcome(case, seed) if takes_part else None
         if takes_part:
             self.status.update(phase=Phase.COMPARE)
+        power = self.power_of(case) if measures else {}
+        if measures and not takes_part:
+            self.status.update(case=ref, idle=True, phase=Phase.COMPARE)
         self.status.tick()
         outcomes, powers = _gathered(RankReport(outcome=outcome, power=power))
         if case.fault is None and have_drifted(outcomes):
@@ -155,8 +160,9 @@ class RankRun:
         """The seeds of all planted faults, each searched by one rank with virtual ranks, and told to all."""
         faults = [case for case in self.plan.cases if case.skip is None and is_searched(case)]
         found: dict[int, int | None] = {}
+        self.status.update(case=CaseRef(index=faults[0].index, name=SEARCH))
         for case in faults[self.rank :: self.plan.ranks]:
-            self.status.update(case=CaseRef(index=case.index, name=case.name))
+            self.status.update(phase=Phase.CASE)
             found[case.index] = self.fault_run(case).pick_seed(case)
         self.status.tick()
         texts = gather_texts(json.dumps(found))

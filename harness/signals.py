@@ -26,14 +26,19 @@ class _Handler:
 
     def __init__(self) -> None:
         self.finishing = False
-        self._held = False
+        self._held: tuple[float, float] | None = None
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        if not self.finishing or self._held:
+        if not self.finishing or self._held is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-        self._held = True
-        signal.signal(signal.SIGALRM, lambda *_: self(number, None))
-        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        self._alarm = signal.signal(signal.SIGALRM, lambda *_: self(number, None))
+        self._held = signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+    def let_go(self) -> None:
+        """Give back the timer, if a signal was held."""
+        if self._held is not None:
+            signal.setitimer(signal.ITIMER_REAL, *self._held)
+            _restore({signal.SIGALRM: self._alarm})
 
 
 @contextmanager
@@ -44,12 +49,11 @@ def raised_signals() -> Iterator[None]:
         return
     handler = _Handler()
     before = {each: signal.signal(each, handler) for each in CAUGHT}
-    alarm = signal.getsignal(signal.SIGALRM)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        _restore({**before, signal.SIGALRM: alarm})
+        _restore(before)
+        handler.let_go()
 
 
 def finish_first() -> None:

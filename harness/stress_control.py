@@ -21,16 +21,16 @@ def disturbed_repeats(
 ) -> tuple[Drift, ...]:
     """The first disturbed run that differs from the undisturbed one, quantity by quantity; else the last.
 
-    `repeat` counts all runs, the undisturbed one among them, and is at least 2.
+    `repeat` counts all runs, the undisturbed one among them, and is at least 2. All are run, whatever they show: a
+    rank that stopped early would leave the others waiting.
     """
     first = run_once()
     drifts: tuple[Drift, ...] = ()
     for number in range(1, repeat):
         with other_timing(number, rank, device):
             again = run_once()
-        drifts = _drifts(first, again, sharding)
-        if any(drift.mismatched for drift in drifts):
-            break
+        if not any(drift.mismatched for drift in drifts):
+            drifts = _drifts(first, again, sharding)
     return drifts
 
 

@@ -26,7 +26,8 @@ def collect(fixed: FixedBatch, parts: Iterable[Part]) -> Program[GRPOLossResult]
     of the batch are folded by halves, as in one call.
     """
     ordered, error = _in_order(parts, fixed.rows)
-    yield from agree(error, fixed.call.sharding.dp_degree, fixed.active_tokens_B.device)
+    place = fixed.call.sharding
+    yield from agree(error, (place.tp_degree, place.dp_degree), fixed.active_tokens_B.device)
     sizes = tuple(stop - start for start, stop in fixed.call.sharding.sequence_shard_bounds)
     totals = yield Gather("dp", torch.cat([_own_totals(part) for part in ordered]), sizes, "sequence totals")
     counts = [part.result.clip_counts for part in ordered]

@@ -138,7 +138,7 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
             parts = _pass(workload, rollout, fixed, recipe, place, gradients)
         except GRPOVerifyError as found:
             error = found
-        yield from agree(error, place.degree, rollout.action_ids_BT.device)
+        yield from agree(error, (1, place.degree), rollout.action_ids_BT.device)
         workload.step((yield from gradients.combined()))
     return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0], rollout, call.old_logps)
 

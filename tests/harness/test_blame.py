@@ -118,6 +118,20 @@ def test_ranks_without_a_part_are_not_asked_for_their_stacks() -> None:
     assert blame_hang(said(at(0), at(1), idle), 3, FRAMES, {0: "all_reduce"}).ranks == (1,)
 
 
+def test_ranks_that_only_look_on_are_blamed_without_their_stacks() -> None:
+    done = at(0, Phase.DONE)
+    idle = (at(1, Phase.COMPARE, idle=True), at(2, Phase.COMPARE, idle=True))
+    assert blame_hang(said(done, *idle), 3, FRAMES, {1: "all_gather"}).ranks == (1, 2)
+
+
+def test_a_rank_that_measures_is_behind_those_that_wait_for_it() -> None:
+    waiting = (at(0, Phase.COMPARE, step=3), at(1, Phase.COMPARE, step=3), at(2, Phase.COMPARE, step=1, idle=True))
+    frames = {**FRAMES, 3: "measure (power.py:50)"}
+    culprit = blame_hang(said(*waiting, at(3, Phase.COMPARE)), 4, frames, dict.fromkeys(range(3), "all_gather"))
+    assert culprit.ranks == (3,)
+    assert culprit.reason.endswith("; it was at measure (power.py:50)")
+
+
 def test_counts_still_decide_first() -> None:
     statuses = said(at(0, step=6), at(1, step=5), at(2, step=7))
     assert blame_hang(statuses, 3, FRAMES, {0: "all_gather", 2: "all_gather"}).reason.startswith(

@@ -68,6 +68,10 @@ def test_other_bits_are_told_where_every_layout_agrees(tmp_path: Path) -> None:
     text, status = compare(one, other)
     assert status == 1
     assert text.count("bits 0123 -> bits 0124") == 1
+    moved = compare_subjects(load_subject(one), load_subject(other), (one, other))
+    assert not moved.other_build
+    built = saved(tmp_path / "d.json", with_digest("0124"), torch="2.14.0")
+    assert "as they may between builds" in compare(one, built)[0]
     older = saved(tmp_path / "c.json", with_digest(None), with_digest(None).model_copy(update={"name": "y"}))
     text, status = compare(one, older)
     assert (status, "bit for bit" in text) == (0, False)

@@ -23,10 +23,12 @@ from grpo_contract import (
     Problem,
     ShardingSpec,
 )
+from loss_ops.agreement import agree
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.collect_parts import collect
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, part_sharding, rank_call
+from loss_ops.gather import Program
 from loss_ops.loss_call import LossCall
 from loss_ops.loss_program import gradient_of
 from loss_ops.real_ranks import RealRanks
@@ -253,6 +255,21 @@ def test_what_one_rank_meets_is_raised_on_all(fault: Exception, kind: type[Excep
         }
         with pytest.raises(kind, match=message):
             run_virtual(programs)
+
+
+def test_what_one_rank_of_a_mesh_meets_is_raised_on_all() -> None:
+    error = InputError(Problem("input.part", "part", "a part", "none"))
+    device = torch.device("cpu")
+
+    def rank(place: tuple[int, int]) -> Program[str]:
+        try:
+            yield from agree(error if place == (1, 0) else None, (2, 3), device)
+        except InputError as found:
+            return str(found)
+        return "nothing"
+
+    outcomes = run_virtual({(t, d): rank((t, d)) for t in range(2) for d in range(3)})
+    assert set(outcomes.values()) == {str(error)}
 
 
 def test_a_rank_alone_raises_what_it_met() -> None:
