@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from grpo_contract import ShardingSpec
+from grpo_contract import GRPOVerifyError, ShardingSpec
 from harness import batches
 from harness.candidate import Groups, run_candidate
 from harness.ops import LossOp
 from harness.planned import BatchPlan
+from harness.sensitivity import stepped
 from loss_ops.batch import GlobalBatch
+from loss_ops.distributed_loss import DistributedGRPOLossOp
 
 Quantities = dict[str, Tensor]
 DIGEST_CHARACTERS = 32
@@ -42,8 +45,24 @@ class BatchStore:
         for known, quantities in self._baselines:
             if known is op:
                 return quantities
-        self._baselines.append((op, run_alone(op, batch)))
-        return self._baselines[-1][1]
+        found = run_alone(op, batch)
+        if not isinstance(op, DistributedGRPOLossOp):
+            with suppress(Exception):  # what an op remembers of its latest call must not pass for what it computes
+                run_alone(op, stepped(batch, 0))
+        self._baselines.append((op, found))
+        return found
+
+    def power(self, op: LossOp, batch: GlobalBatch) -> dict[str, float]:
+        """The chance that another summation order would show in `op`'s numbers on `batch`."""
+        from harness.power import measure_power, power_of_foreign
+
+        if isinstance(op, DistributedGRPOLossOp):
+            return measure_power(batch)
+        try:
+            baseline = self.baseline(op, batch)
+        except GRPOVerifyError:  # the case itself says so
+            return {}
+        return power_of_foreign(batch, baseline, lambda moved: run_alone(op, moved))
 
     def digests(self, op: LossOp, batch: GlobalBatch) -> dict[str, str]:
         """What stands for the bits of `op`'s baseline in a report."""

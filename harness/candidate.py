@@ -13,6 +13,7 @@ from torch import Tensor
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from harness.ops import LossOp, loss_of, own_copies, quantities_of, shows_stages, stages_of
 from harness.status import Phase, StatusWriter
+from harness.ulp import raw_bits
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.loss_call import LossCall
@@ -40,13 +41,14 @@ def run_candidate(
     status: StatusWriter | None = None,
     contract: GRPOLossContract | None = None,
     observe: Callable[[str, Tensor], None] | None = None,
+    notes: list[str] | None = None,
 ) -> dict[str, Tensor]:
     """The quantities of this rank: replicated vectors of the whole batch, and its shard of the gradient.
 
     `contract` replaces the batch's own on this rank, for a planted disagreement. `observe` sees the op's stages
-    where it shows them.
+    where it shows them, `notes` is told which inputs a foreign op has overwritten.
     """
-    call = batch.shard(sharding)
+    call = given = batch.shard(sharding)
     if not isinstance(op, DistributedGRPOLossOp):
         _report(status, Phase.PREFLIGHT)
         _preflight(replace(call, contract=contract or batch.contract), groups)  # ours does this itself
@@ -71,6 +73,8 @@ def run_candidate(
             observe(name, stage)
     _report(status, Phase.BACKWARD)
     gradient = _backward(result, logits)
+    if notes is not None and call is not given:
+        notes += _overwritten(given, call)
     if not isinstance(result, GRPOLossResult):
         return quantities_of(result, gradient)
     found = quantities(result, gradient)
@@ -81,6 +85,15 @@ def _own_copy(call: LossCall) -> LossCall:
     """The call on tensors of its own: an op that writes into its inputs must not change the batch of others."""
     tensors = {name: value for name, value in vars(call).items() if isinstance(value, Tensor)}
     return replace(call, **{name: value.clone() for name, value in tensors.items()})  # type: ignore[arg-type]
+
+
+def _overwritten(given: LossCall, used: LossCall) -> list[str]:
+    """A line for each input that holds other bits than it was given with."""
+    return [
+        f"the op overwrites its input {name}"
+        for name, value in vars(given).items()
+        if isinstance(value, Tensor) and not torch.equal(raw_bits(value), raw_bits(getattr(used, name)))
+    ]
 
 
 def _preflight(call: LossCall, groups: Groups) -> None:
@@ -99,11 +112,19 @@ def _report(status: StatusWriter | None, phase: Phase) -> None:
 
 def _backward(result: Any, logits: Tensor) -> Tensor:
     loss = loss_of(result)
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        got = f"{type(result).__name__} with loss {loss!r}"
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad or loss.is_complex():
+        got = f"{type(result).__name__} with loss {_described(loss)}"
         raise InputError(Problem("input.result", "the op's result", "a scalar `loss` that has a gradient", got))
     (gradient,) = torch.autograd.grad(loss, logits)
     return gradient
+
+
+def _described(loss: Any) -> str:
+    """A tensor by its form: the values of some cannot be printed."""
+    if not isinstance(loss, Tensor):
+        return repr(loss)
+    gradient = "with a gradient" if loss.requires_grad else "without a gradient"
+    return f"of shape {list(loss.shape)} and {loss.dtype} on {loss.device}, {gradient}"
 
 
 def holds_part(name: str, got: Tensor, sharding: ShardingSpec) -> bool:

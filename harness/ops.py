@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from grpo_contract import GRPOLossContract, InputError, Problem
@@ -100,12 +101,13 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     if isinstance(result, tuple) and not hasattr(result, "loss"):
         result = dict(zip(("loss", "policy_loss", "kl"), result, strict=False))
     held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
-    problems = [*_misspelt(held), *_not_tensors(held)]
-    if problems:
-        raise InputError(problems)
     offered = {name: held.get(name) for name in REPLICATED}
     tensors = {name: value for name, value in offered.items() if isinstance(value, Tensor)}
-    return own_copies({**tensors, GRADIENT: gradient})
+    tensors[GRADIENT] = gradient
+    problems = [*_misspelt(held), *_not_tensors(held), *_not_plain(tensors)]
+    if problems:
+        raise InputError(problems)
+    return own_copies(tensors)
 
 
 def own_copies(quantities: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -132,6 +134,21 @@ def _not_tensors(held: Mapping[Any, Any]) -> list[Problem]:
         for name in REPLICATED
         if held.get(name) is not None and not isinstance(held[name], Tensor)
     ]
+
+
+def _not_plain(tensors: Mapping[str, Tensor]) -> list[Problem]:
+    """Tensors whose elements cannot be compared: without values, complex, or not stored element by element."""
+    found = []
+    for name, value in tensors.items():
+        odd = [
+            "on the device meta" if value.is_meta else "",
+            f"of {value.dtype}" if value.is_complex() or value.is_quantized else "",
+            f"in the layout {value.layout}" if value.layout is not torch.strided else "",
+        ]
+        if any(odd):
+            got = f"a tensor {', '.join(filter(None, odd))}"
+            found.append(Problem("input.result", f"the op's {name}", "a dense tensor of real numbers", got))
+    return found
 
 
 def shows_stages(op: Any) -> bool:

@@ -7,6 +7,7 @@ that a comparison of that quantity would have seen a changed order. A quantity w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from grpo_contract import ShardingSpec
+from harness.sensitivity import unmoved
 from harness.ulp import raw_bits
 from loss_ops.advantages import group_advantages
 from loss_ops.batch import GlobalBatch
@@ -37,9 +39,27 @@ GRADIENT_ROWS = 64
 GRADIENT_COLUMNS = 1 << 15
 
 
-def measure_power(batch: GlobalBatch, trials: int | None = None) -> dict[str, float]:
+def power_of_foreign(
+    batch: GlobalBatch, baseline: Mapping[str, Tensor], run: Callable[[GlobalBatch], Mapping[str, Tensor]]
+) -> dict[str, float]:
+    """As `measure_power`, in the dtypes of a foreign op's `baseline`, and 0 where its numbers can show nothing.
+
+    `run` gives the op's quantities on one rank. Where it raises on moved inputs, that is left out.
+    """
+    power = measure_power(batch, dtypes={name: value.dtype for name, value in baseline.items()})
+    try:
+        still = unmoved(run, batch, baseline)
+    except Exception:  # an op may check its inputs; what it does on its own batch decides
+        return power
+    return {name: 0.0 if name in still else chance for name, chance in power.items()}
+
+
+def measure_power(
+    batch: GlobalBatch, trials: int | None = None, dtypes: Mapping[str, torch.dtype] | None = None
+) -> dict[str, float]:
     """For each floating quantity, the share of `trials` random orders that moved its bits on `batch`.
 
+    With `dtypes`, the bits of the quantity in the dtype in which an op returns it.
     Without `trials` 8, or 4 on a large batch, where one costs a tenth of a second.
     The gradient is looked at in the first active slots and columns only. Nothing is drawn globally.
     """
@@ -52,7 +72,8 @@ def measure_power(batch: GlobalBatch, trials: int | None = None) -> dict[str, fl
     for _ in range(trials):
         other = _quantities(inputs, _shuffled(base, draw, terms))
         for name in moved:
-            moved[name] += not torch.equal(raw_bits(good[name]), raw_bits(other[name]))
+            kept = (dtypes or {}).get(name, good[name].dtype)
+            moved[name] += not torch.equal(raw_bits(good[name].to(kept)), raw_bits(other[name].to(kept)))
     return {name: count / trials for name, count in moved.items()}
 
 

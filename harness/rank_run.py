@@ -18,6 +18,7 @@ from harness.drift import Drift
 from harness.environment import check_environment, environment
 from harness.exchange import gather_texts
 from harness.fault_run import FaultRun
+from harness.imported_files import note_imported
 from harness.ops import OWN, LossOp, launch_of, resolve
 from harness.planned import Plan, PlannedCase
 from harness.rank_comparison import compare_rank
@@ -45,6 +46,7 @@ class RankRun:
         self.device = device_of(plan, local_rank)
         switch_on(plan.transport)
         self.store = BatchStore(plan.batches, self.device)
+        self._modules = 0
         self._groups: dict[Layout, Groups] = {}
         self._good: dict[str, LossOp] = {}
         self._seeds: dict[int, int | None] | None = None
@@ -112,6 +114,7 @@ class RankRun:
             pattern=fault.pattern_at(case.layout) if fault else None,
             must_say=fault.must_say if fault else None,
         )
+        self._note_imported()
         self.rundir.write_case(case.index, result.model_dump_json())
 
     def _digests_of(self, case: PlannedCase) -> dict[str, str]:
@@ -121,13 +124,11 @@ class RankRun:
 
     def power_of(self, case: PlannedCase) -> dict[str, float]:
         """The chance that another order would show in a case that has to match, measured once a batch and seed."""
-        from harness.power import measure_power
-
         if case.expect != "match":
             return {}
         key = (case.batch, case.seed)
         if self._power is None or self._power[0] != key:
-            self._power = (key, measure_power(self.store.batch(*key)))
+            self._power = (key, self.store.power(self.op, self.store.batch(*key)))
         return self._power[1]
 
     def _outcome(self, case: PlannedCase, seed: int | None) -> RankOutcome:
@@ -135,14 +136,16 @@ class RankRun:
         contract = self.plan.batches[case.batch].contract
         sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=contract)
         outcome = RankOutcome(tp_rank=sharding.tp_rank, dp_rank=sharding.dp_rank, seed=seed)
+        notes: list[str] = []
         if self.lacks_seed(case, seed):
             return outcome.model_copy(update={"inconclusive": NO_SEED})
         try:
-            found = self._compare_case(case, seed, sharding)
+            found = self._compare_case(case, seed, sharding, notes)
         except GRPOVerifyError as error:
             self.status.refuse(str(error))
             return outcome.model_copy(update={"error": (error.code, str(error))})
-        return outcome.model_copy(update={"drifts": found, "seconds": time.perf_counter() - started})
+        done = {"drifts": found, "seconds": time.perf_counter() - started, "notes": tuple(notes)}
+        return outcome.model_copy(update=done)
 
     def lacks_seed(self, case: PlannedCase, seed: int | None) -> bool:
         """Whether a fault's seed was looked for and not found."""
@@ -168,7 +171,9 @@ class RankRun:
         texts = gather_texts(json.dumps(found))
         return {int(index): seed for text in texts for index, seed in json.loads(text).items()}
 
-    def _compare_case(self, case: PlannedCase, seed: int | None, sharding: ShardingSpec) -> tuple[Drift, ...]:
+    def _compare_case(
+        self, case: PlannedCase, seed: int | None, sharding: ShardingSpec, notes: list[str]
+    ) -> tuple[Drift, ...]:
         batch = self.store.batch(case.batch, seed)
         groups = self._groups[case.layout]
         if case.fault:
@@ -180,10 +185,11 @@ class RankRun:
             got = fault.candidate(batch, sharding, groups, self.status)
             return self._compare(expected, got, sharding, batch)
         expected = self.store.baseline(self.op, batch)
-        runs = []
+        runs: list[Quantities] = []
         for number in range(case.repeat):
             with other_timing(number if self.plan.stress else 0, self.rank, self.device):
-                runs.append(run_candidate(self.op, batch, sharding, groups, self.status))
+                told = None if runs else notes
+                runs.append(run_candidate(self.op, batch, sharding, groups, self.status, notes=told))
         repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
         compared = self._compare(expected, runs[0], sharding, batch)
         return (*compared, *(drift for found in repeats for drift in found))
@@ -224,6 +230,11 @@ class RankRun:
             own = self.plan.op if ":" not in self.plan.op else OWN
             self._good[dtype] = resolve(own, self.plan.backend, contract, self.plan.device)
         return FaultRun(case.fault, self._good[dtype], self.store, self._watch)
+
+    def _note_imported(self) -> None:
+        """Keep what a foreign op's results come from before they are; it may import more while it runs."""
+        if ":" in self.plan.op:
+            self._modules = note_imported(self.rundir, self._modules)
 
     def _watch(self, purpose: str) -> None:
         phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD

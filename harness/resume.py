@@ -18,6 +18,7 @@ from grpo_contract import GRPOVerifyError, Problem
 from harness.devices import Machine
 from harness.differences import shown
 from harness.identity import IDENTITY, Identity
+from harness.imported_files import IMPORTED, changed
 from harness.planned import Plan
 from harness.request import plan_for
 from harness.run_config import RunConfig
@@ -87,7 +88,10 @@ def earlier_run(folder: Path) -> Earlier:
 
 def check_same(earlier: Earlier, plan: Plan) -> None:
     """Raise ResumeError naming everything in which a run of `plan` by this code would be another run."""
-    problems = earlier.identity.differences(Identity.of(plan))
+    problems = [
+        *earlier.identity.differences(Identity.of(plan)),
+        *(changed(earlier.rundir) if earlier.cases else ()),
+    ]
     if problems:
         raise ResumeError(shown(problems))
 
@@ -105,6 +109,8 @@ def prepare(rundir: RunDir, earlier: Earlier, plan: Plan) -> Plan:
     """
     for index, text in earlier.cases.items():
         rundir.write_case(index, _marked(text))
+    if (imported := read_text(earlier.rundir.path / IMPORTED)) is not None:
+        write_atomic(rundir.path / IMPORTED, imported)
     environment = read_text(earlier.rundir.path / ENVIRONMENT)
     if environment is not None and earlier.cases:
         write_atomic(rundir.path / EXPECTED_ENVIRONMENT, environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from harness.diagnosis.stage_run import with_virtual_stages
 from harness.environment import environment
 from harness.ops import OWN, launch_of, quantities_of, resolve
 from harness.planned import PlannedCase
-from harness.power import measure_power
+from harness.power import measure_power, power_of_foreign
 from harness.rank_comparison import compare_rank
 from harness.rank_outcome import RankOutcome
 from harness.run_config import RunConfig
+from harness.sensitivity import stepped
 from harness.verify_arguments import checked_layouts
 from harness.virtual_run import run_virtual_case
 from loss_ops.batch import GlobalBatch
@@ -80,7 +82,7 @@ def verify_loss(
         )
         for index, (tp, dp) in enumerate(chosen)
     ]
-    power = measure_power(held)
+    power = _power(found, held)
     cases = [_case(runner, held, case, power) for case in planned]
     return Report.assemble(
         cases=cases,
@@ -89,6 +91,13 @@ def verify_loss(
         contract=held.contract.model_dump(mode="json"),
         numeric_fingerprint=held.contract.numeric_fingerprint(launch),
     )
+
+
+def _power(op: Any, batch: GlobalBatch) -> dict[str, float]:
+    if isinstance(op, DistributedGRPOLossOp):
+        return measure_power(batch)
+    alone = lambda given: _known(op(given, 1, 1), given)  # noqa: E731
+    return power_of_foreign(batch, alone(batch), alone)
 
 
 Runner = Callable[[PlannedCase], list[RankOutcome]]
@@ -123,6 +132,8 @@ def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
 
 def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
     expected = _known(op(batch, 1, 1), batch)
+    with suppress(Exception):  # what it remembers of its latest call must not pass for what it computes
+        op(stepped(batch, 0), 1, 1)
 
     def run(case: PlannedCase) -> list[RankOutcome]:
         tries = [_known(op(batch, *case.layout), batch) for _ in range(case.repeat)]

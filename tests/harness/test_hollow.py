@@ -39,10 +39,22 @@ def all_nan(batch: GlobalBatch, tp: int, dp: int) -> dict[str, Tensor]:
 
 
 def constant(batch: GlobalBatch, tp: int, dp: int) -> dict[str, Tensor]:
-    return {"loss": torch.tensor(1.5), "grad_policy_logits": torch.zeros_like(batch.policy_logits)}
+    return {"loss": torch.tensor(1.5), "grad_policy_logits": torch.ones_like(batch.policy_logits)}
 
 
-@pytest.mark.parametrize(("op", "why"), [(all_nan, "NaN or infinity"), (constant, "zero everywhere")])
+def no_gradient(batch: GlobalBatch, tp: int, dp: int) -> dict[str, Tensor]:
+    loss = run_layout(batch, tp, dp).quantities()["loss"]
+    return {"loss": loss, "grad_policy_logits": torch.zeros_like(batch.policy_logits)}
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        (all_nan, "NaN or infinity"),
+        (no_gradient, "zero everywhere"),
+        (constant, "no floating quantity could have shown"),
+    ],
+)
 def test_equal_nonsense_is_inconclusive(op: Emulated, why: str) -> None:
     report = verify_loss(op, small(), layouts=["1x2"])
     assert (report.verdict, report.exit_status) == (ReportVerdict.INCONCLUSIVE, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from grpo_contract import InputError
 from harness import identity
 from harness.environment import check_environment
 from harness.identity import write_identity
+from harness.imported_files import note_imported, recorded
 from harness.planned import Plan
 from harness.request import plan_for
 from harness.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
@@ -90,6 +92,28 @@ def test_a_changed_capture_is_another_run(tmp_path: Path, interrupted: Path, pla
     capture.unlink()
     with pytest.raises(ResumeError, match="unreadable: No such file"):
         check_same(earlier_run(rundir.path), with_capture)
+
+
+def test_a_changed_file_that_the_op_imports_is_another_run(
+    tmp_path: Path, interrupted: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = tmp_path / "mine" / "helper_of_an_op.py"
+    helper.parent.mkdir()
+    helper.write_text("one = 1\n")
+    monkeypatch.syspath_prepend(str(helper.parent))
+    importlib.import_module("helper_of_an_op")
+    earlier = earlier_run(interrupted)
+    assert note_imported(earlier.rundir, 0) == len(sys.modules)
+    assert str(helper) in recorded(earlier.rundir)
+    assert not any("site-packages" in name or "/loss_ops/" in name for name in recorded(earlier.rundir))
+    check_same(earlier, plan)
+    rundir = RunDir.create(tmp_path)
+    prepare(rundir, earlier, plan)
+    assert recorded(rundir) == recorded(earlier.rundir)
+    for text, got in (("one = 2\n", "another content"), (None, "no such file")):
+        helper.write_text(text) if text else helper.unlink()
+        with pytest.raises(ResumeError, match=rf"helper_of_an_op.py, which the op imports: .* got {got}"):
+            check_same(earlier, plan)
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])

@@ -97,7 +97,7 @@ def test_another_run_that_differs_is_a_drift() -> None:
     def flaky(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
         calls.append((tp, dp))
         found = dict(emulated(batch, tp, dp))
-        if len(calls) == 3:
+        if calls.count((1, 2)) == 2:
             found["loss"] = found["loss"] + 1
         return found
 
