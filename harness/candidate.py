@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
-from harness.ops import LossOp, loss_of, own_copies, quantities_of, shows_stages, stages_of
+from harness.ops import LossOp, loss_of, not_plain, own_copies, quantities_of, shows_stages, stages_of
 from harness.status import Phase, StatusWriter
 from harness.ulp import raw_bits
 from loss_ops.batch import GlobalBatch
@@ -112,9 +112,11 @@ def _report(status: StatusWriter | None, phase: Phase) -> None:
 
 def _backward(result: Any, logits: Tensor) -> Tensor:
     loss = loss_of(result)
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad or loss.is_complex():
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
         got = f"{type(result).__name__} with loss {_described(loss)}"
         raise InputError(Problem("input.result", "the op's result", "a scalar `loss` that has a gradient", got))
+    if problems := not_plain({"loss": loss}):
+        raise InputError(problems)
     (gradient,) = torch.autograd.grad(loss, logits)
     return gradient
 

@@ -104,7 +104,7 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     offered = {name: held.get(name) for name in REPLICATED}
     tensors = {name: value for name, value in offered.items() if isinstance(value, Tensor)}
     tensors[GRADIENT] = gradient
-    problems = [*_misspelt(held), *_not_tensors(held), *_not_plain(tensors)]
+    problems = [*_misspelt(held), *_not_tensors(held), *not_plain(tensors)]
     if problems:
         raise InputError(problems)
     return own_copies(tensors)
@@ -136,7 +136,7 @@ def _not_tensors(held: Mapping[Any, Any]) -> list[Problem]:
     ]
 
 
-def _not_plain(tensors: Mapping[str, Tensor]) -> list[Problem]:
+def not_plain(tensors: Mapping[str, Tensor]) -> list[Problem]:
     """Tensors whose elements cannot be compared: without values, complex, or not stored element by element."""
     found = []
     for name, value in tensors.items():
