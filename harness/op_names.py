@@ -11,9 +11,10 @@ from loss_ops import kernel_registry
 from loss_ops.registry import LOSS_OP
 
 
-def check_op(config: RunConfig) -> None:
+def check_op(config: RunConfig, *, is_here: bool = True) -> None:
     """Refuse an op or a backend that cannot exist; what only an import can tell is left to the ranks.
 
+    What an op imports is looked for where the ranks run on this machine (`is_here`).
     Raises RequestError.
     """
     backends = [row["backend"] for row in kernel_registry.describe() if row["op"] == LOSS_OP]
@@ -22,7 +23,7 @@ def check_op(config: RunConfig) -> None:
     if ":" not in config.op and config.op not in own:
         expected = f"one of {', '.join(own)}, or package.module:attribute{suggestion(config.op, own)}"
         problems.append(Problem("request.op", config.where("op"), expected, config.op))
-    if ":" in config.op and (problem := op_problem(config.op, config.where("op"))):
+    if ":" in config.op and (problem := op_problem(config.op, config.where("op"), is_here=is_here)):
         problems.append(problem)
     if config.backend is not None and config.backend not in backends:
         expected = f"one of {', '.join(backends)}{suggestion(config.backend, backends)}"

@@ -23,7 +23,7 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     Raises a GRPOVerifyError with every problem of the first kind found: the device, then the request and the
     headers of its files, then the values inside these.
     """
-    check_op(config)
+    check_op(config, is_here=machine is None or machine.is_here)
     check_out(config)
     found = machine or this_machine()
     seating = seat(config, found)
