@@ -87,7 +87,7 @@ def worker_environment(request: LaunchRequest, mark: str) -> dict[str, str]:
         **kept,
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "PYTHONPATH": os.pathsep.join(_import_path(kept.get("PYTHONPATH", ""))),
+        "PYTHONPATH": os.pathsep.join(import_path(kept.get("PYTHONPATH", ""))),
         "PYTHONSAFEPATH": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -113,7 +113,8 @@ def _loopback() -> str:
     return "lo0" if "lo0" in names else "lo"
 
 
-def _import_path(inherited: str) -> list[str]:
+def import_path(inherited: str) -> list[str]:
+    """The entries of PYTHONPATH for a process of ours: our folder unless it is installed, then those inherited."""
     folder = Path(__file__).resolve().parent.parent
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     own = [] if folder in installed else [str(folder)]

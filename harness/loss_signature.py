@@ -8,6 +8,8 @@ import inspect
 POSITIONAL = ("policy_local_logits", "action_ids", "old_logps", "rewards")
 KEYWORDS = ("contract", "sharding", "completion_mask", "ref_local_logits", "tp_group", "dp_group")
 CALL = f"({', '.join(POSITIONAL)}, *, {', '.join(KEYWORDS)})"
+OP = "an op with `apply`, or a function"
+CALLABLE = f"{OP}, that takes {CALL}"
 
 
 class _SomeDefault:

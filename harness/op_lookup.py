@@ -13,12 +13,10 @@ from itertools import pairwise
 
 from grpo_contract import Problem
 from harness.config_problems import suggestion
-from harness.loss_signature import CALL, call_problem, required, signature_of
+from harness.loss_signature import CALLABLE, OP, call_problem, required, signature_of
 from harness.module_reach import Reach, base_of, reach_of, with_parents
 from harness.module_source import BrokenSourceError, ModuleSource, UnsureError, find_module, modules_beside
 
-OP = "an op with `apply`, or a function"
-CALLABLE = f"{OP}, that takes {CALL}"
 _SUPPLIED = {
     *("apply", "__call__", "__init__", "__new__", "__class__", "__getattr__"),
     *("__code__", "__signature__", "__defaults__", "__kwdefaults__"),

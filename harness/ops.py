@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grpo_contract import GRPOLossContract, InputError, Problem
-from harness.loss_signature import CALL, call_problem
+from harness.loss_signature import CALLABLE, OP, call_problem
 from loss_ops import kernel_registry
 from loss_ops.quantities import GRADIENT, REPLICATED
 
@@ -46,30 +46,36 @@ def _foreign(name: str) -> LossOp:
     module, _, attribute = name.partition(":")
     try:
         found = attrgetter(attribute)(importlib.import_module(module))
-        held = found() if inspect.isclass(found) else found
+        held: Any = found() if inspect.isclass(found) else found
     except (OSError, MemoryError):
         raise  # the machine's fault, not the op's
     except Exception as error:
         got = f"{name}, which raises {type(error).__name__}: {error}"
         raise InputError(Problem("input.op", "--op", "an importable package.module:attribute", got)) from error
-    # A module's own apply takes a function to all its parts; its loss is what a call of it returns.
-    op = held if hasattr(held, "apply") and not isinstance(held, nn.Module) else _FunctionOp(held)
+    op = held if _has_loss_as_apply(held) else _FunctionOp(held)
     if not callable(op.apply):
-        got = f"{name}, a {type(held).__name__}"
-        raise InputError(Problem("input.op", "--op", "an op with `apply`, or a function", got))
-    _check_call(name, held.forward if isinstance(held, nn.Module) else op.apply)
+        raise InputError(Problem("input.op", "--op", OP, f"{name}, a {type(held).__name__}"))
+    called = held.forward if op is not held and isinstance(held, nn.Module) else op.apply
+    if why := _misfit(called):
+        raise InputError(Problem("input.op", "--op", CALLABLE, f"{name}, which takes {why}"))
     return op
 
 
-def _check_call(name: str, function: Callable[..., Any]) -> None:
-    """Raise InputError for a function that cannot be called as an op is; one without a signature may be."""
+def _has_loss_as_apply(held: Any) -> bool:
+    """Whether `apply` is the loss: that of a torch module, unless its own, takes a function to all its parts."""
+    if not isinstance(held, nn.Module):
+        return hasattr(held, "apply")
+    return getattr(held.apply, "__func__", None) is not nn.Module.apply and _misfit(held.apply) is None
+
+
+def _misfit(function: Callable[..., Any]) -> str | None:
+    """Why a function cannot be called as an op is, after its signature; one without a signature may be."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return
-    if why := call_problem(signature):
-        expected = f"an op with `apply`, or a function, that takes {CALL}"
-        raise InputError(Problem("input.op", "--op", expected, f"{name}, which takes {signature}: {why}"))
+        return None
+    why = call_problem(signature)
+    return None if why is None else f"{signature}: {why}"
 
 
 class _FunctionOp:

@@ -32,7 +32,7 @@ from harness.sweep_axes import parse as parse_sweep
 from reports.formats import RENDERERS
 
 OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-LAYOUT_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+_LAYOUT_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 MOST_RANKS = 65536
 CONTRACT_NAMES = {
     "normalizer": "token_normalizer",
@@ -82,9 +82,17 @@ def _one_of(value: object) -> object:
     return ("off", "on")[value] if isinstance(value, bool) else value
 
 
-def _layout(value: str) -> str:
-    if not LAYOUT_PATTERN.fullmatch(value.lower()):
+def layout_of(text: str) -> tuple[int, int]:
+    """The (tp, dp) of a layout written TxD. Raises ValueError."""
+    match = _LAYOUT_PATTERN.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError("layouts written TxD, such as 4x1 (TP degree x DP degree, both at least 1)")
+    tp, dp = match.groups()
+    return int(tp), int(dp)
+
+
+def _layout(value: str) -> str:
+    layout_of(value)
     return value.lower()
 
 
@@ -210,8 +218,7 @@ class RunConfig(BaseModel):
     @property
     def chosen_layouts(self) -> tuple[tuple[int, int], ...]:
         """The layouts of --layouts as (tp, dp)."""
-        pairs = (each.split("x") for each in self.layouts)
-        return tuple((int(tp), int(dp)) for tp, dp in pairs)
+        return tuple(layout_of(each) for each in self.layouts)
 
     def contract_fields(self) -> dict[str, Any]:
         """The contract fields that were given, under the contract's names (tiles apart)."""

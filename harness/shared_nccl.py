@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from grpo_contract import InputError, Problem
+from harness.launch_request import import_path
 from harness.planned import Transport
 
 SHARED_NCCL: Transport = "nccl-shared-gpu"
@@ -37,8 +38,7 @@ def version_problem(version: Version | None, where: str = FLAG) -> Problem | Non
 
 def probed_version() -> Version | None:
     """The version that ranks started now would have, from a process of its own: the parent never imports torch."""
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ours, os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path(os.environ.get("PYTHONPATH", "")))}
     command = [sys.executable, "-P", "-c", _PROBE]
     try:
         done = subprocess.run(

@@ -1,4 +1,7 @@
-"""Settings that cannot both hold, and settings that change nothing in this run: no flag is silently ignored."""
+"""Settings that cannot both hold, and settings that change nothing in this run.
+
+No flag that says what to run is silently ignored; those of the presentation say nothing where they have no use.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +63,17 @@ def _built_in_only(config: RunConfig, captures: Sequence[str]) -> tuple[str, ...
 
 
 def _no_shared_device(config: RunConfig, device: str, transport: Transport) -> tuple[str, ...]:
-    found = []
-    if config.is_given("ranks_per_device") and (device == "cpu" or config.virtual):
-        where = "in one process" if config.virtual else "on the CPU"
-        found.append(f"{config.where('ranks_per_device')} is for GPUs, and these ranks are {where}")
-    if config.shared_transport == "nccl" and transport == "nccl":
-        found.append(f"{config.where('shared_transport')} changes nothing: every rank has a GPU of its own")
-    return tuple(found)
+    given = [name for name in ("ranks_per_device", "shared_transport") if config.is_given(name)]
+    if config.virtual or device == "cpu":
+        return tuple(for_gpus(config.where(name), is_virtual=config.virtual) for name in given)
+    if "shared_transport" in given and transport == "nccl":
+        return (f"{config.where('shared_transport')} changes nothing: every rank has a GPU of its own",)
+    return ()
+
+
+def for_gpus(where: str, *, is_virtual: bool = False) -> str:
+    """The note on a setting of GPUs that was given to ranks without any."""
+    return f"{where} is for GPUs, and these ranks are {'in one process' if is_virtual else 'on the CPU'}"
 
 
 def _foreign_backend(config: RunConfig) -> tuple[str, ...]:

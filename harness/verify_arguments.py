@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_contract import InputError, Problem
-from harness.run_config import LAYOUT_PATTERN
+from harness.run_config import layout_of
 
 Layout = tuple[int, int]
 LARGEST_SEED = 2**32 - 1
@@ -35,13 +35,14 @@ def checked_layouts(layouts: Any, repeat: Any, seed: Any) -> list[Layout]:
 
 
 def _pair(layout: Any) -> Layout | None:
-    parts: Any = layout
     if isinstance(layout, str):
-        match = LAYOUT_PATTERN.fullmatch(layout.strip().lower())
-        parts = None if match is None else [int(part) for part in match.groups()]
-    if not isinstance(parts, list | tuple) or len(parts) != 2:
+        try:
+            return layout_of(layout)
+        except ValueError:
+            return None
+    if not isinstance(layout, list | tuple) or len(layout) != 2:
         return None
-    tp, dp = (_whole(part) for part in parts)
+    tp, dp = (_whole(part) for part in layout)
     return (tp, dp) if tp is not None and dp is not None and min(tp, dp) >= 1 else None
 
 

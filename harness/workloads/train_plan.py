@@ -12,6 +12,7 @@ from harness.layouts import divisors
 from harness.planned import Transport
 from harness.run_config import RequestError
 from harness.seating import ON_CPU, Seating, on_gpus
+from harness.unused_flags import for_gpus
 from harness.workloads.train_settings import TrainSettings
 
 CONTROL_UPDATES = 3
@@ -43,6 +44,7 @@ class TrainPlan(BaseModel):
     ranks_per_device: int = 1
     timeout: float
     cases: tuple[TrainCase, ...]
+    notes: tuple[str, ...] = ()
 
 
 def plan_training(settings: TrainSettings, machine: Machine | None = None) -> TrainPlan:
@@ -65,7 +67,14 @@ def plan_training(settings: TrainSettings, machine: Machine | None = None) -> Tr
         ranks_per_device=seating.ranks_per_device,
         timeout=settings.timeout,
         cases=numbered,
+        notes=_notes(settings, seating),
     )
+
+
+def _notes(settings: TrainSettings, seating: Seating) -> tuple[str, ...]:
+    if settings.ranks_per_device is None or seating.device != "cpu":
+        return ()
+    return (for_gpus(settings.where("ranks_per_device")),)
 
 
 def seat_training(settings: TrainSettings, machine: Machine | None = None) -> Seating:

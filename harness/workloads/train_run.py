@@ -63,6 +63,7 @@ def make_report(
         command=command,
         contract={"training": recipe},
         numeric_fingerprint=fingerprint(recipe),
+        notes=plan.notes,
         baseline=ABOUT_BASELINE,
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
 from grpo_contract import InputError
 from harness.batch_spec import BUILT_IN, contract_for
+from harness.node_plan import prepare_nodes
 from harness.op_lookup import op_problem
 from harness.ops import resolve
-from harness.run_config import RunConfig
+from harness.request import plan_for
+from harness.run_config import RequestError, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = contract_for(BUILT_IN["seed"], RunConfig())
@@ -178,6 +181,45 @@ def test_a_torch_module_is_called_and_not_applied(folder: Path) -> None:
     assert isinstance(resolve("lookup_module:Loss", None, CONTRACT, "cpu").apply, nn.Module)
     with pytest.raises(InputError, match="too many positional arguments"):
         resolve("lookup_module:Wrong", None, CONTRACT, "cpu")
+
+
+APPLIED = (
+    "from torch import nn\n"
+    "class Own(nn.Module):\n"
+    "    def forward(self, logits): ...\n"
+    "    def apply(self, *tensors, **context): return {'loss': 'own'}\n"
+    "class Set(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.apply = lambda *tensors, **context: {'loss': 'own'}\n"
+    "class Parts(nn.Module):\n"
+    "    def forward(self, *tensors, **context): return {'loss': 'called'}\n"
+    "    def apply(self, function): ...\n"
+    "class Neither(nn.Module):\n"
+    "    def forward(self, logits): ...\n"
+    "    def apply(self, function): ...\n"
+)
+
+
+@pytest.mark.parametrize(("name", "loss"), [("Own", "own"), ("Set", "own"), ("Parts", "called")])
+def test_a_torch_module_may_have_an_apply_that_is_a_loss(folder: Path, name: str, loss: str) -> None:
+    (folder / "lookup_applied.py").write_text(APPLIED)
+    importlib.invalidate_caches()
+    op = resolve(f"lookup_applied:{name}", None, CONTRACT, "cpu")
+    assert op.apply(1, 2, 3, 4, contract=CONTRACT) == {"loss": loss}
+    with pytest.raises(InputError, match=r"which takes \(logits\): too many positional arguments"):
+        resolve("lookup_applied:Neither", None, CONTRACT, "cpu")
+
+
+def test_a_run_for_another_machine_needs_no_imports_here(folder: Path) -> None:
+    asked: dict[str, Any] = {"tp": 2, "device": "cpu", "batch": ("seed",), "controls": "off"}
+    (folder / "lookup_far.py").write_text("import lookup_not_installed\ndef f(*tensors, **context): ...\n")
+    with pytest.raises(RequestError, match="there is no package lookup_not_installed"):
+        plan_for(RunConfig(op="lookup_far:f", **asked))
+    text = prepare_nodes(RunConfig(op="lookup_far:f", out=folder / "plan", **asked))
+    assert "cases for 2 ranks on cpu, prepared in" in text
+    with pytest.raises(RequestError, match="there is no g in it"):
+        prepare_nodes(RunConfig(op="lookup_far:g", out=folder / "other", **asked))
 
 
 def test_the_command_refuses_at_once(folder: Path) -> None:

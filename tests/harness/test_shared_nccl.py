@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_a_shared_gpu_is_over_gloo_unless_nccl_is_asked_for() -> None:
     assert BACKENDS[SHARED_NCCL] == BACKENDS["nccl"]
 
 
-def test_every_case_of_the_plan_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_says_what_carries_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, (2, 30, 3), tp=2, ranks_per_device=2, shared_transport="nccl", controls="on")
     assert (plan.transport, plan.ranks_per_device, plan.ranks) == ("nccl-shared-gpu", 2, 2)
 
@@ -103,8 +104,37 @@ def test_a_newer_nccl_has_no_problem() -> None:
     assert version_problem((2, 30, 0)) is version_problem((3, 0, 1)) is None
 
 
-def test_the_probe_agrees_with_this_process() -> None:
-    assert probed_version() == shared_nccl.loaded_version()
+def fake_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """A torch that a process started from now on would import, with an NCCL of this version."""
+    (folder / "torch.py").write_text(
+        "from types import SimpleNamespace as Has\n"
+        "version = Has(cuda='13.0')\n"
+        f"cuda = Has(nccl=Has(version=lambda: {version}))\n"
+        "print('a line of its own')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("(2, 31, 4)", (2, 31, 4)), ("(2, 28, 9)", (2, 28, 9)), ("1 / 0", None)]
+)
+def test_the_probe_says_what_a_process_of_its_own_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, found: tuple[int, ...] | None
+) -> None:
+    fake_torch(tmp_path, monkeypatch, version)
+    assert probed_version() == found
+
+
+@pytest.mark.parametrize("path", [None, "", os.pathsep])
+def test_the_probe_runs_nothing_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    fake_torch(tmp_path, monkeypatch, "(2, 31, 4)")
+    (tmp_path / "json.py").write_text("open('seen', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH") if path is None else monkeypatch.setenv("PYTHONPATH", path)
+    assert probed_version() != (2, 31, 4)
+    assert not Path("seen").exists()
 
 
 def test_no_key_is_shared_with_another_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

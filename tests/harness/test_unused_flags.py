@@ -1,4 +1,4 @@
-"""No flag is silently ignored: what contradicts is refused, what changes nothing is said."""
+"""No flag that says what to run is silently ignored: what contradicts is refused, what changes nothing is said."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def notes(machine: Machine = NO_GPU, **given: Any) -> tuple[str, ...]:
             {"ranks_per_device": 2, "virtual": True},
             "--ranks-per-device is for GPUs, and these ranks are in one process",
         ),
+        ({"shared_transport": "gloo"}, "--shared-transport is for GPUs, and these ranks are on the CPU"),
+        (
+            {"shared_transport": "gloo", "virtual": True},
+            "--shared-transport is for GPUs, and these ranks are in one process",
+        ),
         (
             {"op": FOREIGN, "backend": "native"},
             f"--backend native changes nothing: {FOREIGN} brings its own, and there are no planted faults",
@@ -60,6 +65,13 @@ def test_what_changes_nothing_is_said(given: dict[str, Any], note: str) -> None:
 def test_a_run_without_idle_flags_says_nothing_of_the_kind() -> None:
     assert notes() == notes(seed=(3,)) == ()
     assert notes(GPU, device="cuda", ranks_per_device=2) == ()
+
+
+@pytest.mark.parametrize("transport", ["gloo", "nccl"])
+def test_what_carries_tensors_on_a_shared_gpu_is_idle_where_none_is_shared(transport: str) -> None:
+    told = notes(Machine(8, 4, True), device="cuda", shared_transport=transport)
+    assert told == ("--shared-transport changes nothing: every rank has a GPU of its own",)
+    assert notes(GPU, device="cuda", shared_transport="gloo") == ()
 
 
 def test_a_capture_says_that_its_dtype_stays() -> None:

@@ -102,6 +102,17 @@ def test_where_training_ranks_sit(flags: dict[str, Any], machine: Machine, expec
     assert (plan.device, plan.transport, plan.ranks_per_device) == expected
 
 
+def test_ranks_per_device_on_the_cpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(LaunchOutcome(OutcomeKind.FINISHED, 1.0), monkeypatch)
+    told = "--ranks-per-device is for GPUs, and these ranks are on the CPU"
+    for device, machine in (("cpu", TWO), ("auto", NONE)):
+        plan = plan_training(TrainSettings(device=device, ranks_per_device=3), machine)
+        report = train_run.run_training(plan, out=None, on_progress=print, command=["grpo-verify", "train"])
+        assert (plan.notes, report.notes) == ((told,), (told,))
+    assert plan_training(TrainSettings(device="cuda", ranks_per_device=3), ONE).notes == ()
+    assert plan_training(TrainSettings(), NONE).notes == ()
+
+
 def test_more_ranks_than_the_devices_hold_are_refused() -> None:
     settings = TrainSettings(dp=4, device="cuda", ranks_per_device=1)
     message = r"--dp: expected at most 2 x 1 \(CUDA devices x --ranks-per-device\), got 4"
