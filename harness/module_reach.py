@@ -21,28 +21,29 @@ _MOST = 100
 _BUILT_IN = {"exec", "eval", "globals", "locals", "vars", "setattr", "__import__", "__builtins__"}
 _REACHING = {
     *("modules", "meta_path", "path_hooks", "addsitedir", "__path__", "import_module", "exec_module"),
-    *("load_module", "runpy", "builtins", "__dict__", "__setattr__"),
+    *("load_module", "runpy", "builtins", "__dict__", "__setattr__", "f_globals", "__globals__", "mock"),
 }
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The sources that were read, by module, and whether installed packages of others run beside them."""
+    """The sources that were read, by module, and whether others run beside them, installed or elsewhere."""
 
     sources: dict[str, ModuleSource]
-    has_installed: bool
+    has_unread: bool
 
 
-def reach_of(name: str) -> Reach:
+def reach_of(name: str, *, is_here: bool = True) -> Reach:
     """Everything that may run when `name` is imported, the imports inside functions among it.
 
+    A package that is not there runs nothing, unless the import is on another machine.
     Raises UnsureError where it is not read, or can change what is imported, and BrokenSourceError where the
     module itself or a package above it is no Python.
     """
     own = with_parents(name)
     if own[0] in _KNOWN:
         raise UnsureError(name)
-    waiting, seen, has_installed = [*own], set[str](), False
+    waiting, seen, has_unread = [*own], set[str](), False
     sources: dict[str, ModuleSource] = {}
     while waiting:
         each = waiting.pop()
@@ -50,10 +51,13 @@ def reach_of(name: str) -> Reach:
             continue
         seen.add(each)
         spec = find_module(each)
-        if spec is None or isinstance(spec.loader, NamespaceLoader | None):
-            continue  # no such module, or a folder without __init__.py
+        if spec is None:
+            has_unread = has_unread or (not is_here and "." not in each)
+            continue
+        if isinstance(spec.loader, NamespaceLoader | None):
+            continue  # a folder without __init__.py
         if not f"{each}.".startswith(f"{own[0]}.") and _is_installed(spec):
-            has_installed = True
+            has_unread = True
             continue
         try:
             source = read_module(each, spec)
@@ -65,7 +69,7 @@ def reach_of(name: str) -> Reach:
             raise UnsureError(each)
         sources[each] = source
         waiting += [parent for used in _imported_by(source) for parent in with_parents(used)]
-    return Reach(sources, has_installed)
+    return Reach(sources, has_unread)
 
 
 def with_parents(name: str) -> list[str]:
@@ -92,9 +96,9 @@ def can_change_imports(module: ModuleSource) -> bool:
                 return True
             case ast.Attribute(attr="path", value=base) if not (isinstance(base, ast.Name) and base.id == "os"):
                 return True
-            case ast.Constant(value=str(text)) if "sys.path" in text or "sys.modules" in text:
+            case ast.Constant(value=str(text)) if text in _REACHING or "sys.path" in text or "sys.modules" in text:
                 return True
-            case ast.ImportFrom(module="sys" | "builtins" | "importlib" | "site" | "runpy"):
+            case ast.ImportFrom(module="sys" | "builtins" | "importlib" | "site" | "runpy" | "unittest.mock"):
                 return True
     return False
 

@@ -6,6 +6,7 @@ import ast
 import os
 import pkgutil
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -56,7 +57,8 @@ def read_module(name: str, spec: ModuleSpec) -> ModuleSource:
         raise UnsureError(name)
     path = Path(spec.origin)
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:
         raise UnsureError(name) from error
     except SyntaxError as error:

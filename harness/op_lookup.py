@@ -24,6 +24,7 @@ _SUPPLIED = {
 """Attributes that make an op of something else when they are assigned later."""
 _LONGEST_CHAIN = 8
 _NOT_CALLED = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)
+_PLAIN = (ast.FunctionDef, ast.Pass, ast.Constant)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -43,7 +44,7 @@ def op_problem(op: str, where: str, *, is_here: bool = True) -> Problem | None:
     name, _, attribute = op.partition(":")
     try:
         found = _looked_up(name, attribute, is_here)
-    except UnsureError:
+    except (UnsureError, RecursionError):
         return None
     except BrokenSourceError as error:
         found = _Finding("a module that can be imported", f"which cannot: {error}")
@@ -55,18 +56,18 @@ def _looked_up(name: str, attribute: str, is_here: bool) -> _Finding | None:
     if top == "__main__" or find_module(top) is None:  # a rank has another __main__ than this process
         expected = "package.module:attribute of an installed package or of one in this folder"
         return _Finding(expected, f"and there is no package {top}")
-    reach = reach_of(name)
+    reach = reach_of(name, is_here=is_here)
     for package, full in pairwise(with_parents(name)):
         if find_module(full) is None:
             return _no_such_module(package, full, reach)
-    if is_here and not reach.has_installed:
+    if is_here and not reach.has_unread:
         for each in with_parents(name):
             _check_imports(reach.sources.get(each))
     return _in_module(reach, name, attribute)
 
 
 def _no_such_module(package: str, full: str, reach: Reach) -> _Finding | None:
-    if reach.has_installed:
+    if reach.has_unread:
         return None
     hint = suggestion(full.rpartition(".")[2], modules_beside(package))
     return _Finding(f"a module that is there{hint}", f"and there is no module {full}")
@@ -146,7 +147,7 @@ def _may_appear(module: ModuleSource, name: str, reach: Reach) -> bool:
                 return True
             case ast.stmt() if "__getattr__" in _bound_by(node):
                 return True
-            case ast.Call() if reach.has_installed and _is_handed_on(node, {name, "__name__"}):
+            case ast.Call() if reach.has_unread and _is_handed_on(node, {name, "__name__"}):
                 return True
     assigned = (each for source in reach.sources.values() for each in ast.walk(source.tree))
     if any(_supplies(each, name) for each in assigned):
@@ -178,7 +179,7 @@ def _no_such_name(module: ModuleSource, name: str) -> _Finding:
 
 def _judged(bound: ast.stmt, name: str) -> _Finding | None:
     match bound:
-        case ast.AsyncFunctionDef():
+        case ast.AsyncFunctionDef(decorator_list=[]):
             return _Finding(CALLABLE, "an async function, which returns no loss")
         case ast.FunctionDef(decorator_list=[]):
             return _misfit("a function that takes", bound.args, bound=False)
@@ -200,7 +201,7 @@ def _value(value: ast.expr | None) -> _Finding | None:
 def _class(bound: ast.ClassDef) -> _Finding | None:
     """Only a class of plain methods, on top of nothing, is as it looks."""
     methods = {line.name: line for line in bound.body if isinstance(line, ast.FunctionDef)}
-    plain = all(isinstance(line, ast.FunctionDef | ast.Expr | ast.Pass) for line in bound.body)
+    plain = all(isinstance(line.value if isinstance(line, ast.Expr) else line, _PLAIN) for line in bound.body)
     bases = [base for base in bound.bases if not (isinstance(base, ast.Name) and base.id == "object")]
     if bases or not plain or {"__new__", "__getattr__", "__getattribute__"} & methods.keys():
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import py_compile
 import sys
+import warnings
 from collections.abc import Mapping
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -73,6 +74,25 @@ VALID: dict[str, Mapping[str, str]] = {
     "either": {"op": "try:\n    from absent_fast import loss\nexcept ImportError:\n    from fills import loss\n"}
     | {"fills": "{LOSS}"},
     "either_constant": {"op": f"{GOOD}try:\n    loss = real\nexcept ImportError:\n    loss = None\n"},
+    "async_with_a_decorator": {"op": f"{GOOD}def now(f): return real\n@now\nasync def loss(logits): ...\n"},
+    "walrus_in_a_class": {"op": f"{GOOD}class loss:\n    (apply := staticmethod(real))\n"},
+    "set_in_a_frame": {
+        "op": "loss = None\nfrom fills import fill\nfill()\n",
+        "fills": f"import inspect\n{GOOD}def fill(): inspect.currentframe().f_back.f_globals['loss'] = real\n",
+    },
+    "set_in_the_globals_of_a_function": {
+        "op": "from fills import fill\ndef here(): ...\nfill(here)\n",
+        "fills": f"{GOOD}def fill(function): function.__globals__['loss'] = real\n",
+    },
+    "set_by_mock": {
+        "op": "from unittest.mock import patch\nimport fills\nloss = None\npatch('op.loss', fills.real).start()\n",
+        "fills": GOOD,
+    },
+    "modules_by_name": {
+        "op": f"import sys, types\n{GOOD}loss = None\nmade = types.SimpleNamespace(loss=real)\n"
+        "getattr(sys, 'modules')[__name__] = made\n"
+    },
+    "deep_source": {"op": f"x = {' + '.join('1' * 1500)}\n{{LOSS}}"},
     "module_getattr": {"op": f"{GOOD}def __getattr__(name): return real\n"},
     "module_getattr_assigned": {"op": f"{GOOD}__getattr__ = lambda name: real\n"},
     "module_getattr_imported": {"op": "from fills import __getattr__\n"}
@@ -170,6 +190,20 @@ def test_a_module_without_source_is_left_to_the_ranks(folder: Path) -> None:
     importlib.invalidate_caches()
     assert op_problem(op, "--op") is None
     assert callable(resolve(op, None, CONTRACT, "cpu").apply)
+
+
+def test_a_warning_of_the_parser_refuses_nothing(folder: Path) -> None:
+    op = written(folder, {"op": "x = '\\d'\n{LOSS}"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert op_problem(op, "--op") is None
+
+
+def test_packages_of_another_machine_are_not_judged_by_this_one(folder: Path) -> None:
+    filled = "import absent_here\nclass loss: ...\nabsent_here.fill(loss)\n"
+    assert op_problem(written(folder, {"op": filled}), "--op", is_here=False) is None
+    assert "there is no package absent_here" in str(op_problem("op:loss", "--op"))
+    assert "there is no lose in it" in str(op_problem("op:lose", "--op", is_here=False))
 
 
 def test_a_compiled_module_is_left_to_the_ranks(folder: Path) -> None:
