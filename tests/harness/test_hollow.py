@@ -104,9 +104,16 @@ def test_one_sequence_under_mean_only_is_compared() -> None:
     contract = contract_for(BUILT_IN["small"], RunConfig()).for_batch(
         num_sequences=1, padded_seq_len=4, vocab_size=64, samples_per_prompt=1, advantage="mean_only"
     )
-    logits, ids = torch.randn(1, 4, 64), torch.zeros(1, 4, dtype=torch.long)
+    draw = torch.Generator().manual_seed(0)
+    logits, ids = torch.randn(1, 4, 64, generator=draw), torch.zeros(1, 4, dtype=torch.long)
     batch = GlobalBatch(
-        logits, logits + torch.randn(1, 4, 64), ids, -torch.ones(1, 4), torch.ones(1), ids == 0, contract
+        logits,
+        logits + torch.randn(1, 4, 64, generator=draw),
+        ids,
+        -torch.ones(1, 4),
+        torch.ones(1),
+        ids == 0,
+        contract,
     )
     assert verify_loss("native", batch, layouts=["2x1"]).cases[-1].verdict is Verdict.MATCH
 
