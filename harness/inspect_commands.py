@@ -1,13 +1,11 @@
-"""The commands `reveal`, `compare` and `snapshot`: they look, in this process, and launch nothing.
+"""The commands `reveal`, `compare` and `snapshot`: they look at one op in one process, and launch no ranks.
 
-torch is imported only once one of them runs.
+`reveal` and `snapshot` work on the user's op in a child process (harness.apart): torch stays out of this one.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,16 +13,18 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from harness.apart import work_apart
 from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
+from harness.planned import Plan
 from harness.run_config import RunConfig
 from harness.stdio import look_of
 
 _NOT_OF_A_SNAPSHOT = (
     "tp", "dp", "layouts", "virtual", "ranks_per_device", "shared_transport", "controls", "repeat", "stress",
-    "timeout", "dry_run", "out", "resume",
+    "dry_run", "out", "resume",
 )  # fmt: skip
-"""Flags of a run that say nothing to an op at 1x1 in this process."""
+"""Flags of a run that say nothing to an op at 1x1 in one process."""
 _NOT_OF_A_LIST = ("format", "quiet", "color")
 Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 Number = Annotated[int, Parameter(show_default=True)]
@@ -43,6 +43,7 @@ def reveal(
     columns: Number = 16,
     tiles: Number = 4,
     sequences: Number = 8,
+    timeout: Annotated[float, Parameter(show_default=True)] = 120.0,
     json: Switch = False,
 ) -> Answer:
     """Find, from outside, in which order an op adds, and where two layouts add in different orders.
@@ -71,6 +72,8 @@ def reveal(
         Vocabulary tiles that hold these columns.
     sequences
         Sequences of the batch.
+    timeout
+        Seconds without an answer of the op before it is ended.
     json
         The trees as JSON.
     """
@@ -78,28 +81,11 @@ def reveal(
 
     given: dict[str, Any] = {"layouts": layouts} if layouts else {"tp": tp, "dp": dp}
     given |= {"backend": backend} if backend else {}
-    settings = RunConfig(op=op, device=device, **given)
+    settings = RunConfig(op=op, device=device, timeout=timeout, **given)
     check_op(settings)
-    return _revealed(settings, (sequences, tokens, columns, tiles, dtype), json)
-
-
-def _revealed(settings: RunConfig, sizes: tuple[int, int, int, int, str], as_json: bool) -> Answer:
-    _reach_the_users_folder()
-    import torch
-
-    from harness import reveal as revealing
-    from harness.devices import resolve_device, this_machine
-    from harness.layouts import layouts_of
-    from harness.op_probes import ProbeShape
-    from harness.reveal_text import Asked, reveal_content, reveal_text
-
-    torch.set_num_threads(1)
-    shape, device = ProbeShape(*sizes), resolve_device(settings, this_machine())[0]
-    op = revealing.op_to_ask(settings.op, settings.backend, shape, device)
-    found = revealing.reveal(op, layouts_of(settings, None), shape, device=device)
-    asked = Asked.of(settings.op, op, device, shape.dtype)
-    text = json.dumps(reveal_content(asked, found), indent=2) + "\n" if as_json else reveal_text(asked, found)
-    return text, revealing.reveal_status(found)
+    sizes = {"sequences": sequences, "tokens": tokens, "columns": columns, "tiles": tiles, "dtype": dtype}
+    given |= {"op": op, "device": device}
+    return work_apart("revealed", op=op, timeout=settings.timeout, given=given, sizes=sizes, as_json=json)
 
 
 def compare(a: Path, b: Path, /, *, json: Switch = False) -> Answer:
@@ -161,40 +147,33 @@ def _with_folder(body: Callable[[Path, bool, Flags], Answer]) -> Callable[..., A
     return command
 
 
-def _plan(settings: RunConfig) -> Any:
-    """The plan of the run at 1x1, without planted faults, and the user's folder on the path."""
+def _plan(settings: RunConfig) -> Plan:
+    """The plan of the run at 1x1, without planted faults."""
     from harness.request import plan_for
 
-    _reach_the_users_folder()
     used = [name for name in RunConfig.model_fields if name not in _NOT_OF_A_SNAPSHOT]
     given = {name: getattr(settings, name) for name in used if settings.is_given(name)}
     return plan_for(RunConfig(**given, layouts=("1x1",), controls="off"))
 
 
 def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
-    plan = _plan(settings)
-    from harness.snapshots.check import State, check_entries
-    from harness.snapshots.obtain import obtain
-
-    found = check_entries(folder, obtain(plan), save=True, update=update)
-    lines = [f"{each.state.value}: {each.entry.name}: {each.why}" for each in found]
-    lines += [f"note: {note}" for note in _unused(settings, (*_NOT_OF_A_SNAPSHOT, *_NOT_OF_A_LIST))]
-    drifted = any(each.state is State.DRIFT for each in found)
-    end = "kept as it was; --update replaces what differs" if drifted else f"snapshot in {folder}"
-    return "\n".join([*lines, end, ""]), 1 if drifted else 0
+    plan, notes = _plan(settings), _unused(settings, (*_NOT_OF_A_SNAPSHOT, *_NOT_OF_A_LIST))
+    return _apart("saved", settings, plan, folder, update, notes)
 
 
 def _checked(folder: Path, settings: RunConfig, update: bool, command_line: Sequence[str]) -> Answer:
     plan = _plan(settings)
-    from harness.snapshots.check import check_entries
-    from harness.snapshots.obtain import obtain
-    from harness.snapshots.report import snapshot_report
-    from reports import render
-
     notes = (*_unused(settings, _NOT_OF_A_SNAPSHOT), *_batch_notes(plan))
-    report = snapshot_report(check_entries(folder, obtain(plan), update=update), folder, command_line, notes)
+    more = {"command_line": command_line, "wanted": (settings.formats[0], settings.quiet)}
     look = look_of(sys.stdout, settings.color)
-    return render(report, settings.formats[0], quiet=settings.quiet, **look), report.exit_status
+    return _apart("checked", settings, plan, folder, update, notes, look=look, **more)
+
+
+def _apart(
+    function: str, settings: RunConfig, plan: Plan, folder: Path, update: bool, notes: Sequence[str], **more: Any
+) -> Answer:
+    told = {"plan": plan.model_dump_json(), "folder": str(folder), "update": update, "notes": notes, **more}
+    return work_apart(function, op=settings.op, timeout=settings.timeout, **told)
 
 
 def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
@@ -203,11 +182,5 @@ def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
     return not_for(settings, names, "a snapshot, which is one op at 1x1 in one process")
 
 
-def _batch_notes(plan: Any) -> list[str]:
+def _batch_notes(plan: Plan) -> list[str]:
     return [note for batch in plan.batches.values() for note in batch.notes]
-
-
-def _reach_the_users_folder() -> None:
-    """Ops are found where the command stands, last on the path, as in the ranks of a run."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())

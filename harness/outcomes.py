@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grpo_contract import GRPOVerifyError
+from harness.apart import ChildError, OpFailure
 from harness.config_sources import gather, merge
 from harness.stdio import speak_utf8
 from reports import Report, ReportError, ReportFormatError, render
 from reports.formats import RENDERERS
 from reports.labels import without_middle
 
-OTHER_COMMANDS = ("show", "config", "ops", "plan", "reveal", "compare", "snapshot")
+OTHER_COMMANDS = ("show", "config", "ops", "plan", "compare")
 """Commands that answer with no report of a run."""
 
 
@@ -34,8 +35,15 @@ def outcome_of(error: Exception, command: Sequence[str], *, debug: bool = False)
     """A refusal for an error of the request, and a broken run for any other; `command` is the command line."""
     if isinstance(error, GRPOVerifyError | ReportFormatError):
         report, err = refused_report(error, command), f"{command[0]}: {without_middle(str(error))}\n"
+    elif isinstance(error, OpFailure):
+        report = broken_report(str(error), command)
+        err = f"{error.traceback if debug else ''}{command[0]}: {without_middle(str(error))}\n"
     else:
-        what = "no room to write" if is_full(error) else f"internal error: {type(error).__name__}"
+        what = (
+            "no room to write"
+            if is_full(error)
+            else f"internal error: {getattr(error, 'kind', type(error).__name__)}"
+        )
         line = f"{what}: {error}".splitlines()[0]
         told = f"{command[0]}: {without_middle(line)}"
         report, err = broken_report(line, command), _internal_text(error, told, debug)
@@ -66,6 +74,8 @@ def wanted_format(tokens: Sequence[str]) -> str:
         return "terminal"
     if "--json" in tokens:
         return "json"
+    if tokens and tokens[0] == "reveal":
+        return "terminal"
     given = [value for flag, value in pairwise([*tokens, ""]) if flag == "--format"]
     given += [token.removeprefix("--format=") for token in tokens if token.startswith("--format=")]
     chosen = given[0] if given else merge(gather({}))[0].get("format")
@@ -81,7 +91,7 @@ def _answer(report: Report, format: str) -> str:
 
 
 def _internal_text(error: Exception, line: str, debug: bool) -> str:
-    text = "".join(traceback.format_exception(error))
+    text = error.traceback if isinstance(error, ChildError) else "".join(traceback.format_exception(error))
     return f"{text}{line}\n" if debug else f"{line} (traceback: {_kept(text)}; --debug shows it here)\n"
 
 

@@ -1,6 +1,6 @@
 """`grpo-verify reveal`: the order in which an op adds, found from outside, layout by layout.
 
-Equal trees prove equal order for all inputs of that shape. In this process, on one device: our ops run with
+Equal trees prove equal order for all inputs of that shape. In one process, on one device: our ops run with
 virtual ranks; an op with collectives of its own is asked at 1x1 only. An op that reaches its bits in several ways
 is asked in all of them.
 """
@@ -73,15 +73,17 @@ def reveal(
     *,
     device: str = "cpu",
     sums: Sequence[str] | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> list[Revealed]:
     """The trees of the token, the sequence and the vocabulary reduction of `op`, or of these `sums`, by layout.
 
+    `tick` is called whenever the op has answered.
     Token terms are probed twice: positive policy terms by absorption, and KL terms of both signs by opposites.
     """
     probe = shape or ProbeShape()
     found = op_to_ask(op, None, probe, device) if isinstance(op, str) else op
     return [
-        _revealed(name, about, find, found, layouts, probe, torch.device(device))
+        _revealed(name, about, find, found, layouts, probe, torch.device(device), tick)
         for name, about, find in (
             ("token sum, policy", f"{probe.tokens} tokens of a sequence, by absorption", _token_policy),
             ("token sum, kl", f"{probe.tokens} tokens of a sequence, by opposites", _token_kl),
@@ -124,12 +126,13 @@ def _revealed(
     layouts: Sequence[Layout],
     shape: ProbeShape,
     device: torch.device,
+    tick: Callable[[], None],
 ) -> Revealed:
     trees: dict[str, Tree] = {}
     refusals: dict[str, str] = {}
     for label, used, layout in _paths(op, layouts):
         try:
-            trees[label] = find(_runner(used, layout, device), shape)
+            trees[label] = find(_runner(used, layout, device, tick), shape)
         except (NotRevealedError, NeedsRealRanks, GRPOVerifyError) as error:
             refusals[label] = str(error)
     return Revealed(name, about, trees, refusals, _native(op, find, shape, device) if trees else None)
@@ -155,7 +158,7 @@ def _native(
         return None
 
 
-def _runner(op: LossOp, layout: Layout, device: torch.device) -> Run:
+def _runner(op: LossOp, layout: Layout, device: torch.device, tick: Callable[[], None] = lambda: None) -> Run:
     if not isinstance(op, DistributedGRPOLossOp) and layout != (1, 1):
         raise NotRevealedError("the op brings its own collectives, which need real ranks; 1x1 can be asked here")
 
@@ -165,6 +168,7 @@ def _runner(op: LossOp, layout: Layout, device: torch.device) -> Run:
             found = run_layout(batch, *layout, op=op).quantities()
         else:
             found = run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+        tick()
         return {name: value.cpu() for name, value in found.items()}
 
     return run

@@ -93,7 +93,12 @@ def _main_frames(dump: str) -> list[re.Match[str]]:
 
 
 def _is_own(frame: re.Match[str]) -> bool:
-    return not any(part in frame["file"] for part in _LIBRARIES)
+    return not is_library(frame["file"])
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is Python's own or an installed package's."""
+    return any(part in file for part in _LIBRARIES)
 
 
 def _private(path: str, flags: int) -> int:
