@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grpo_contract.errors import GRPOVerifyError, Problem, error_from
 
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+SMALLEST_FLOAT32 = 2.0**-126
+"""The smallest that is normal: below it float32 loses digits, and a GPU may take it for 0."""
 _gathered: ContextVar[list[Problem] | None] = ContextVar("gathered", default=None)
 
 
@@ -48,8 +51,20 @@ class ContractModel(BaseModel):
         gathered = _gathered.get()
         if gathered is None:
             gathered = []
-        gathered.extend(problem for problem in self.own_problems() if problem not in gathered)
+        found = self.own_problems()
+        told = {problem.where for problem in found}
+        found += [problem for problem in self._float_problems() if problem.where not in told]
+        gathered.extend(problem for problem in found if problem not in gathered)
         return self
+
+    def _float_problems(self) -> list[Problem]:
+        """Numbers beyond float32, in which all arithmetic is."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return [
+            self.problem("range", name, f"at most {LARGEST_FLOAT32:.8g} (the largest float32)", value)
+            for name, value in values.items()
+            if isinstance(value, float) and abs(value) > LARGEST_FLOAT32
+        ]
 
     def own_problems(self) -> list[Problem]:
         """Rules between the fields of this part."""
@@ -95,10 +110,16 @@ class ContractModel(BaseModel):
     def range_problems(
         self, field: str, *, above: float | None = None, least: float | None = None
     ) -> list[Problem]:
-        """A problem when the number in `field` is not above `above`, or is less than `least`."""
+        """A problem when the number in `field` is not above `above`, or is less than `least`.
+
+        What is above 0 must be above it in float32 too.
+        """
         value = getattr(self, field)
         if above is not None and not value > above:
             return [self.problem("range", field, f"a number above {above:g}", value)]
+        if above == 0 and value < SMALLEST_FLOAT32:
+            expected = f"at least {SMALLEST_FLOAT32:.8g} (the smallest normal float32)"
+            return [self.problem("range", field, expected, value)]
         if least is not None and not value >= least:
             return [self.problem("range", field, f"at least {least:g}", value)]
         return []

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from grpo_contract.errors import Problem
-from grpo_contract.model import ContractModel
+from grpo_contract.model import SMALLEST_FLOAT32, ContractModel
 
 
 class KLEstimator(StrEnum):
@@ -87,6 +87,9 @@ class ObjectiveSpec(ContractModel):
             *self.range_problems("beta", least=0),
             *self.range_problems("temperature", above=0),
         ]
+        if self.temperature > 1 / SMALLEST_FLOAT32:
+            expected = f"at most {1 / SMALLEST_FLOAT32:.8g} (its reciprocal is a normal float32)"
+            found.append(self.problem("range", "temperature", expected, self.temperature))
         if self.clip_eps_low > 1:
             found.append(
                 self.problem("range", "clip_eps_low", "at most 1 (a ratio is never negative)", self.clip_eps_low)

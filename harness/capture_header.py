@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_contract import InputError, KLEstimator, Problem
+from harness.regular_file import unreadable_kind
 
 FORMAT = "grpo-capture-v1"
 ITEM_BYTES = {
@@ -92,6 +93,8 @@ def header_problems(header: CaptureHeader) -> list[Problem]:
 
 def _raw_header(path: Path) -> tuple[dict[str, Any], int, int]:
     try:
+        if kind := unreadable_kind(path):
+            raise _refusal(path, "a readable capture file", kind)
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -103,7 +106,9 @@ def _raw_header(path: Path) -> tuple[dict[str, Any], int, int]:
         raise _refusal(path, "a capture file", "no such file") from None
     except OSError as error:
         raise _refusal(path, "a readable capture file", error.strerror or str(error)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except InputError:
+        raise
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or a number or a nesting beyond all reason
         raise _refusal(path, "a safetensors file", "a header that is not JSON") from None
     if not isinstance(content, dict):
         raise _refusal(path, "a safetensors file", "a header that is not a JSON object")

@@ -14,9 +14,10 @@ from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
 from harness.inspect_commands import compare, reveal, snapshot_app
 from harness.listings import ops_text, plan_text, settings_text
+from harness.regular_file import read_regular
 from harness.report_files import write_formats
 from harness.run_config import RequestError, RunConfig
-from harness.stdio import Look, look_of, speak_utf8
+from harness.stdio import MOST_COLUMNS, Look, look_of, speak_utf8
 from harness.usage_errors import usage_error
 from harness.version import version
 from harness.workloads.train_command import train_command
@@ -110,15 +111,16 @@ def show(
     out
         Folder for further formats.
     width
-        Columns; by default those of the terminal.
+        Columns, at most 1000; by default those of the terminal.
     color
         Colours in the report.
     quiet
         Only the outcome.
     """
     settings = RunConfig(format=format, out=out, quiet=quiet)
-    if width is not None and width < 1:
-        raise RequestError(Problem("request.width", "--width", "at least 1", str(width)))
+    if width is not None and not 1 <= width <= MOST_COLUMNS:
+        expected = "at least 1" if width < 1 else f"at most {MOST_COLUMNS}"
+        raise RequestError(Problem("request.width", "--width", expected, str(width)))
     loaded = Report.from_json(_report_text(report))
     return _rendered(loaded, settings, look_of(sys.stdout, color, width)), loaded.exit_status
 
@@ -162,12 +164,17 @@ def _report_text(name: str) -> str:
     try:
         if name == "-":
             return sys.stdin.read() if sys.stdin else ""
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8") if _is_handed_over(path) else read_regular(path)
     except OSError as error:
         got = error.strerror or str(error)
     except UnicodeDecodeError:
         got = "bytes that are not UTF-8"
     raise RequestError(Problem("request.report", str(path), "a saved JSON report", got))
+
+
+def _is_handed_over(path: Path) -> bool:
+    """Whether the shell put a pipe there for this command, as in `show <(...)`: it has a writer."""
+    return path.parent in (Path("/dev/fd"), Path("/proc/self/fd")) or path == Path("/dev/stdin")
 
 
 def _silent(_line: str) -> None:

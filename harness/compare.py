@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_contract import Problem
 from grpo_contract.fingerprint import flatten
+from harness.regular_file import read_regular
 from harness.run_config import RequestError
 from harness.snapshots.entry import Entry
 from reports import CaseResult, QuantityResult, Report, ReportFormatError
@@ -83,9 +84,10 @@ def load_subject(path: Path) -> Subject:
         )
     file = path / "report.json" if path.is_dir() else path
     try:
-        return Report.from_json(file.read_text(encoding="utf-8"))
+        return Report.from_json(read_regular(file))
     except (OSError, UnicodeDecodeError, ReportFormatError) as error:
-        raise RequestError(Problem("request.compare", str(path), "a report or a snapshot", str(error))) from None
+        got = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RequestError(Problem("request.compare", str(path), "a report or a snapshot", got)) from None
 
 
 def compare_subjects(one: Subject, other: Subject, folders: tuple[Path, Path]) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -26,6 +27,7 @@ _EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
     "string_type": "text",
+    "string_unicode": "text in UTF-8",
     "string_too_short": "text that is not empty",
     "too_short": "at least one value",
     "tuple_type": "a list",
@@ -81,4 +83,11 @@ def _expected(item: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, str) and not value.isprintable():
+        return repr(os.fsencode(value))[1:] if _is_bytes(value) else repr(value)
     return value if isinstance(value, str) and value.strip() else repr(value)
+
+
+def _is_bytes(text: str) -> bool:
+    """Whether the system handed over bytes that are not UTF-8, which Python keeps as lone surrogates."""
+    return any("\udc80" <= letter <= "\udcff" for letter in text)

@@ -11,10 +11,16 @@ from typing import Any
 
 from grpo_contract import Problem
 from harness.config_problems import suggestion
+from harness.guard import AGENT_PID, LAUNCHER_PID
+from harness.processes import MARK
+from harness.regular_file import read_regular
 from harness.run_config import RequestError, RunConfig, flag_name
 
 PREFIX = "GRPO_VERIFY_"
 TABLE = "tool.grpo-verify"
+MISTAKEN_TABLE = "grpo_verify"
+OF_THE_LAUNCHER = (AGENT_PID, LAUNCHER_PID, MARK, "GRPO_VERIFY_USER_PATH", "GRPO_VERIFY_CAPTURES")
+"""Variables that are no settings: what the launcher tells its ranks, and where our tests find captures."""
 SPELLINGS = {"json": ("format", "json"), "no_controls": ("controls", "off")}
 """Flags that are another spelling of a setting's value."""
 REPLACES = {
@@ -102,7 +108,7 @@ def flag_source(flags: Mapping[str, Any]) -> Source:
 
 
 def environment_source(environ: Mapping[str, str]) -> Source:
-    """Settings in GRPO_VERIFY_* variables. An empty variable counts as unset; a near miss is a problem."""
+    """Settings in GRPO_VERIFY_* variables. An empty variable counts as unset; an unknown one is a problem."""
     source = Source()
     names = [*RunConfig.model_fields, *SPELLINGS]
     for name in sorted(names, key=SPELLINGS.__contains__):
@@ -110,8 +116,8 @@ def environment_source(environ: Mapping[str, str]) -> Source:
             source.put(name, value, variable_name(name))
     known = [variable_name(name) for name in names]
     for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in known:
-            source.problems += _near_miss(variable, known)
+        if variable.startswith(PREFIX) and environ[variable] and variable not in (*known, *OF_THE_LAUNCHER):
+            source.problems.append(_unknown(variable, known))
     return source
 
 
@@ -120,18 +126,18 @@ def variable_name(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _near_miss(variable: str, known: list[str]) -> list[Problem]:
-    # Variables of other tools, and of the launcher, may share the prefix; only a likely typo is refused.
+def _unknown(variable: str, known: list[str]) -> Problem:
     short = [name.removeprefix(PREFIX) for name in known]
     hint = suggestion(variable.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
-    return [Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")] if hint else []
+    hint = hint or " (grpo-verify config lists the settings)"
+    return Problem("request.variable", variable, f"a known variable{hint}", "an unknown one")
 
 
 def pyproject_source(folder: Path) -> Source:
     """Settings of the nearest pyproject.toml, in `folder` or above, that has a [tool.grpo-verify] table."""
     for each in (folder, *folder.parents):
         path = each / "pyproject.toml"
-        if not path.is_file():
+        if not os.path.lexists(path):
             continue
         table, problems = _read_table(path)
         if table is not None or problems:
@@ -141,10 +147,18 @@ def pyproject_source(folder: Path) -> Source:
 
 def _read_table(path: Path) -> tuple[dict[str, Any] | None, list[Problem]]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return None, [Problem("request.pyproject", str(path), "a readable TOML file", str(error))]
-    table = content.get("tool", {}).get("grpo-verify")
+        content = tomllib.loads(read_regular(path))
+    except (OSError, RecursionError, ValueError) as error:
+        got = "arrays or tables nested too deeply" if isinstance(error, RecursionError) else str(error)
+        got = getattr(error, "strerror", None) or got
+        return None, [Problem("request.pyproject", str(path), "a readable TOML file", got)]
+    tools = content.get("tool", {})
+    if not isinstance(tools, dict):
+        return None, [Problem("request.pyproject", f"{path}:tool", "a table", repr(tools))]
+    if MISTAKEN_TABLE in tools:
+        where, expected = f"{path}:tool.{MISTAKEN_TABLE}", f"the table [{TABLE}], with a hyphen"
+        return None, [Problem("request.pyproject", where, expected, "an underscore")]
+    table = tools.get("grpo-verify")
     if table is not None and not isinstance(table, dict):
         return None, [Problem("request.pyproject", f"{path}:{TABLE}", "a table", repr(table))]
     return table, []
@@ -154,7 +168,7 @@ def _table_source(table: dict[str, Any], path: Path, folder: Path, problems: lis
     source = Source(problems=list(problems))
     shown = os.path.relpath(path, folder)
     known = {flag_name(name).removeprefix("--"): name for name in (*RunConfig.model_fields, *SPELLINGS)}
-    for key in sorted(table, key=lambda key: key in SPELLINGS):
+    for key in sorted(table, key=lambda key: key.replace("-", "_") in SPELLINGS):
         place = f"{shown}:{TABLE}.{key}"
         if name := known.get(key.replace("_", "-")):
             source.put(name, _anchored(name, table[key], path.parent, folder), place)

@@ -36,8 +36,8 @@ def reveal(
     backend: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-    tp: int = 2,
-    dp: int = 2,
+    tp: int | None = None,
+    dp: int | None = None,
     layouts: str | None = None,
     tokens: Number = 16,
     columns: Number = 16,
@@ -59,9 +59,9 @@ def reveal(
     dtype
         Type of the logits that carry the probes; sums are asked in whatever type the op adds.
     tp
-        Largest tensor-parallel degree; its divisors are asked too.
+        Largest tensor-parallel degree, by default 2; its divisors are asked too.
     dp
-        Largest data-parallel degree; its divisors are asked too.
+        Largest data-parallel degree, by default 2; its divisors are asked too.
     layouts
         Exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp.
     tokens
@@ -79,8 +79,10 @@ def reveal(
     """
     from harness.op_names import check_op
 
-    given: dict[str, Any] = {"layouts": layouts} if layouts else {"tp": tp, "dp": dp}
-    given |= {"backend": backend} if backend else {}
+    typed = {"layouts": layouts, "tp": tp, "dp": dp, "backend": backend}
+    given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
+    if layouts is None:
+        given = {"tp": 2 if tiles > 1 else 1, "dp": 2} | given
     settings = RunConfig(op=op, device=device, timeout=timeout, **given)
     check_op(settings)
     sizes = {"sequences": sequences, "tokens": tokens, "columns": columns, "tiles": tiles, "dtype": dtype}

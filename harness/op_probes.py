@@ -23,6 +23,9 @@ NOTHING = -1e4
 VANISHES = 200.0
 """An old log-probability that makes the ratio of a certain token exactly 0."""
 UNIT = 64.0
+MOST_PROBED = 4096
+LARGEST_BATCH = 1 << 28
+"""Elements of the logits of one probe: 1 GiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ class ProbeShape:
 
     def __post_init__(self) -> None:
         found = [
+            Problem("request.probe", f"--{name}", f"at most {MOST_PROBED}", str(getattr(self, name)))
+            for name in ("sequences", "tokens", "columns", "tiles")
+            if getattr(self, name) > MOST_PROBED
+        ]
+        size = self.sequences * self.tokens * self.columns
+        if size > LARGEST_BATCH and not found:
+            expected = f"a product of at most {LARGEST_BATCH}"
+            found.append(Problem("request.probe", "--sequences x --tokens x --columns", expected, str(size)))
+        found += [
             Problem("request.probe", f"--{name}", expected, str(getattr(self, name)))
             for name, least, even, expected in (
                 ("sequences", 2, True, "an even number from 2 on (half of the advantages are 1, half -1)"),

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from grpo_contract import error_from
 from harness import reveal as revealing
 from harness.devices import resolve_device, this_machine
-from harness.layouts import layouts_of
+from harness.layouts import degree_problems, layouts_of
 from harness.op_probes import ProbeShape
 from harness.planned import Plan
 from harness.reveal_text import Asked, reveal_content, reveal_text
@@ -30,9 +31,12 @@ def revealed(given: Mapping[str, Any], sizes: Mapping[str, Any], as_json: bool, 
     """The trees of an op as text, or as JSON, with the status that follows from them."""
     torch.set_num_threads(1)
     settings, shape = RunConfig(**given), ProbeShape(**sizes)
+    layouts = layouts_of(settings, None)
+    if problems := degree_problems(settings, layouts, "probe", shape.contract(shape.tokens)):
+        raise error_from(problems)
     device = resolve_device(settings, this_machine())[0]
     op = revealing.op_to_ask(settings.op, settings.backend, shape, device)
-    found = revealing.reveal(op, layouts_of(settings, None), shape, device=device, tick=tick)
+    found = revealing.reveal(op, layouts, shape, device=device, tick=tick)
     asked = Asked.of(settings.op, op, device, shape.dtype)
     text = json.dumps(reveal_content(asked, found), indent=2) + "\n" if as_json else reveal_text(asked, found)
     return text, revealing.reveal_status(found)

@@ -34,6 +34,8 @@ from reports.formats import RENDERERS
 OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _LAYOUT_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 MOST_RANKS = 65536
+MOST_COUNTED = 1_000_000
+"""The bound of every other count, and of a time in seconds: far beyond use, and no overflow anywhere."""
 CONTRACT_NAMES = {
     "normalizer": "token_normalizer",
     "fixed_constant": "fixed_constant",
@@ -85,8 +87,8 @@ def _one_of(value: object) -> object:
 def layout_of(text: str) -> tuple[int, int]:
     """The (tp, dp) of a layout written TxD. Raises ValueError."""
     match = _LAYOUT_PATTERN.fullmatch(text.strip().lower())
-    if match is None:
-        raise ValueError("layouts written TxD, such as 4x1 (TP degree x DP degree, both at least 1)")
+    if match is None or max(map(int, match.groups())) > MOST_RANKS:
+        raise ValueError(f"layouts written TxD, such as 4x1 (TP degree x DP degree, both from 1 to {MOST_RANKS})")
     tp, dp = match.groups()
     return int(tp), int(dp)
 
@@ -110,7 +112,7 @@ def _formats(value: str) -> str:
 
 
 NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
-Count = Annotated[int, NoBool, Field(ge=1)]
+Count = Annotated[int, NoBool, Field(ge=1, le=MOST_COUNTED)]
 Degree = Annotated[int, NoBool, Field(ge=1, le=MOST_RANKS)]
 Number = Annotated[float, NoBool]
 Seed = Annotated[int, NoBool, Field(ge=0, le=2**32 - 1)]
@@ -137,7 +139,7 @@ class RunConfig(BaseModel):
         (), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp"
     )
     virtual: bool = _setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
-    ranks_per_device: Count | None = _setting(
+    ranks_per_device: Degree | None = _setting(
         None, "ranks that share a GPU; by default as few as the degrees need"
     )
     shared_transport: Literal["gloo", "nccl"] = _setting(
@@ -180,7 +182,9 @@ class RunConfig(BaseModel):
     )
     repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
     stress: bool = _setting(False, "another timing of threads and streams for each repeat")
-    timeout: Annotated[Number, Field(gt=0)] = _setting(120.0, "seconds without progress before ranks are ended")
+    timeout: Annotated[Number, Field(gt=0, le=MOST_COUNTED)] = _setting(
+        120.0, "seconds without progress before ranks are ended"
+    )
     dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
     resume: Path | None = _setting(None, "go on with the interrupted run in this folder")

@@ -148,8 +148,10 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of `path`, or None when there is no such file."""
+    """The text of `path`, or None when there is no such regular file."""
     try:
+        if not path.is_file():
+            return None  # a pipe in its place would be waited for
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None

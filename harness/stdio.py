@@ -8,6 +8,9 @@ import shutil
 import sys
 from typing import TextIO, TypedDict
 
+MOST_COLUMNS = 1000
+"""No report is wider, whatever COLUMNS says."""
+
 
 class Look(TypedDict):
     """The settings of a renderer."""
@@ -19,7 +22,7 @@ class Look(TypedDict):
 
 def look_of(stream: TextIO, color: str = "auto", width: int | None = None) -> Look:
     """How to render for `stream`; NO_COLOR and FORCE_COLOR decide what `auto` leaves open."""
-    columns = width or shutil.get_terminal_size(fallback=(80, 24)).columns
+    columns = width or min(shutil.get_terminal_size(fallback=(80, 24)).columns, MOST_COLUMNS)
     return {"width": columns, "color": _wants_color(stream, color), "unicode": _has_unicode(stream)}
 
 

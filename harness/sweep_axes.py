@@ -7,6 +7,8 @@ KEYS = {
     "groups": "aligned or straddle: whether groups end where even shards do",
     "raggedness": "full, staggered or ragged",
 }
+LONGEST = 1 << 20
+"""Token slots of a sequence."""
 DEFAULT = ("seq_len=32,96,512,1023,4096", "groups=straddle,aligned", "raggedness=full,ragged")
 CHOICES = {"groups": ("straddle", "aligned"), "raggedness": ("full", "staggered", "ragged")}
 
@@ -18,9 +20,14 @@ def parse(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     key, separator, listed = text.partition("=")
     values = tuple(dict.fromkeys(value.strip() for value in listed.split(",")))
     if key not in KEYS or not separator or not all(_fits(key, value) for value in values):
-        raise ValueError("default, seq_len=N,..., groups=straddle,aligned or raggedness=full,staggered,ragged")
+        lengths = f"seq_len=N,... (N from 1 to {LONGEST})"
+        raise ValueError(f"default, {lengths}, groups=straddle,aligned or raggedness=full,staggered,ragged")
     return ((key, values),)
 
 
 def _fits(key: str, value: str) -> bool:
-    return value in CHOICES[key] if key in CHOICES else value.isdigit() and int(value) > 0
+    return value in CHOICES[key] if key in CHOICES else _is_length(value)
+
+
+def _is_length(value: str) -> bool:
+    return value.isdecimal() and len(value) <= len(str(LONGEST)) and 0 < int(value) <= LONGEST

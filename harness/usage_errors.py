@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import get_args
 
 from cyclopts import (
@@ -32,13 +33,22 @@ def usage_error(error: CycloptsError, app: App) -> RequestError:
         return _refusal(str(error.token.keyword), "one value", "the flag more than once")
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
-        return _refusal(name if name.startswith("-") else name.upper(), "a value", "nothing")
+        expected, got = _missing_value(name, error.root_input_tokens or ())
+        return _refusal(name if name.startswith("-") else name.upper(), expected, got)
     if isinstance(error, CoercionError) and error.token is not None:
         kinds = [each for each in get_args(error.target_type) if each in _TYPES] or [error.target_type]
         expected = _TYPES.get(kinds[0] or str, "another value")
         return _refusal(str(error.token.keyword), expected, repr(error.token.value))
     error.verbose = False
     return RequestError(f"{RequestError.title}: {error}")
+
+
+def _missing_value(flag: str, tokens: Sequence[str]) -> tuple[str, str]:
+    """A value that begins with a hyphen reads as a flag; after an equals sign it does not."""
+    follows = [value for given, value in pairwise(tokens) if given == flag and value.startswith("-")]
+    if not follows or follows[0].startswith("--"):
+        return "a value", "nothing"
+    return f"a value (one that begins with a hyphen is given as {flag}={follows[0]})", follows[0]
 
 
 def _unknown_flag(error: UnknownOptionError) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from grpo_contract import InputError, Problem
+from harness.regular_file import read_regular
 from harness.rundir import write_atomic
 from harness.snapshots.entry import Entry
 from harness.snapshots.obtain import Obtained
@@ -33,7 +34,7 @@ def read_entries(folder: Path) -> list[Entry]:
 def read_entry(path: Path) -> Entry:
     """The entry in a file. Raises InputError when it is none."""
     try:
-        return Entry.model_validate_json(path.read_text(encoding="utf-8"))
+        return Entry.model_validate_json(read_regular(path))
     except (ValidationError, UnicodeDecodeError, OSError) as error:
         got = str(error).splitlines()[0]
         raise InputError(Problem("input.snapshot", str(path), "a snapshot entry", got)) from None

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from grpo_contract import Problem, ReductionSpec, TokenNormalizer
 from harness.config_problems import from_pydantic, relocated
 from harness.config_sources import Source
-from harness.run_config import RequestError, flag_name
+from harness.run_config import MOST_COUNTED, MOST_RANKS, RequestError, flag_name
 from reports.formats import RENDERERS
 
 LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")
@@ -28,7 +28,8 @@ def _format(value: str) -> str:
     return value
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNTED)]
+Degree = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 
 
 class TrainSettings(BaseModel):
@@ -36,7 +37,7 @@ class TrainSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dp: Count = _setting(2, "largest DP degree; all its divisors are compared with one rank")
+    dp: Degree = _setting(2, "largest DP degree; all its divisors are compared with one rank")
     workload: Literal["tiny", "language-model"] = _setting("tiny", "what is trained")
     updates: Count | None = _setting(None, "updates of a run; by default 100 (tiny) or 2 (language-model)")
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = _setting(0, "seed of all sampling")
@@ -51,11 +52,13 @@ class TrainSettings(BaseModel):
     answer_tokens: Count = _setting(1, "language-model: longest answer, which earns 1 if it begins with the word")
     allocator: Literal["uniform", "vigor"] = _setting("uniform", "language-model: who gets the rollouts")
     device: Literal["auto", "cpu", "cuda"] = _setting("cpu", "where the ranks compute")
-    ranks_per_device: Count | None = _setting(
+    ranks_per_device: Degree | None = _setting(
         None, "ranks that share a GPU, over gloo; by default as few as the degree needs"
     )
     controls: Literal["on", "off"] = _setting("on", "usual mistakes of trainers, which must be seen")
-    timeout: Annotated[float, Field(gt=0)] = _setting(300.0, "seconds without progress before ranks are ended")
+    timeout: Annotated[float, Field(gt=0, le=MOST_COUNTED)] = _setting(
+        300.0, "seconds without progress before ranks are ended"
+    )
     out: Path | None = _setting(None, "folder that keeps the report and the logs")
     format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")

@@ -1,6 +1,7 @@
 """Capture files: what their header may say, which values are refused before a launch, and writing them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_contract import GRPOLossContract, InputError, LogitsDtype
+from grpo_contract import GRPOLossContract, GRPOVerifyError, InputError, LogitsDtype
 from harness.capture import capture_contract, check_capture, load_capture, read_header, save_capture
 from harness.run_config import RunConfig
 
@@ -73,10 +74,6 @@ def test_real_capture_is_read_checked_and_given_a_contract() -> None:
 def test_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     assert header_messages(path) == ["expected a capture file, got no such file"]
-
-
-def test_folder(tmp_path: Path) -> None:
-    assert header_messages(tmp_path) == ["expected a readable capture file, got Is a directory"]
 
 
 @pytest.mark.parametrize(
@@ -399,3 +396,23 @@ def test_free_text_stays_and_wrong_values_are_refused(tmp_path: Path) -> None:
         "metadata std_eps: expected a finite number, got small",
         "metadata advantage: expected one of mean_std_population, mean_std_sample, mean_only, got mean",
     ]
+
+
+def test_what_cannot_be_read_to_its_end_is_no_capture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    found = {tmp_path / "pipe.safetensors": "a named pipe", tmp_path: "a folder", Path("/dev/zero"): "a device"}
+    for path, got in found.items():
+        assert header_messages(path) == [f"expected a readable capture file, got {got}"]
+
+
+def test_a_header_with_a_number_beyond_all_reason(tmp_path: Path) -> None:
+    text = f'{{"a": {"9" * 6000}}}'.encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    assert header_messages(path) == ["expected a safetensors file, got a header that is not JSON"]
+
+
+def test_metadata_beyond_float32_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.safetensors", tensors(), META | {"std_eps": "1e308"})
+    with pytest.raises(GRPOVerifyError, match=r"std_eps: expected at most 3.4028235e\+38"):
+        capture_contract(read_header(path), RunConfig())

@@ -19,6 +19,7 @@ from harness.foreign_folders import PACKAGES, folders_of, foreign_folders
 from harness.op_names import check_op
 from harness.plan import Plan
 from harness.run_config import RequestError, RunConfig
+from harness.stdio import MOST_COLUMNS, look_of
 from loss_ops.registry import LOSS_OP
 from reports import CaseResult, Layout, QuantityResult, Report, Verdict
 
@@ -171,6 +172,14 @@ def test_the_exit_status_is_the_reports(call: Call, status: int) -> None:
         (("show",), "REPORT: expected a value, got nothing"),
         (("show", "x", "--width", "q"), "--width: expected an integer, got 'q'"),
         (("show", "x", "--width", "0"), "--width: expected at least 1, got 0"),
+        (("show", "x", "--width", "1000000000"), "--width: expected at most 1000, got 1000000000"),
+        (
+            ("--layouts", "-1x2"),
+            "--layouts: expected a value (one that begins with a hyphen is given as --layouts=-1x2)",
+        ),
+        (("train", "--dp", "1000000"), "--dp: expected at most 65536, got 1000000"),
+        (("train", "--updates", "9" * 21), "--updates: expected at most 1000000, got 999"),
+        (("reveal", "--layouts", "1x1", "--tp", "2"), "--layouts: expected nothing (--tp given), got 1x1"),
         (("show", "x", "--format", "pdf"), "--format: expected one of "),
         (("show", "x.json"), "x.json: expected a saved JSON report, got No such file or directory"),
         (("--tp", "x"), "--tp: expected an integer, got x"),
@@ -515,3 +524,15 @@ def test_show_refuses_unknown_flags(call: Call, saved: Path, tokens: tuple[str, 
     status, out, err = call(*(token.format(saved=saved) for token in tokens))
     assert (status, out) == (2, "")
     assert "--bogus: expected a known flag" in err
+
+
+def test_columns_of_the_environment_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000000000")
+    assert look_of(sys.stdout)["width"] == MOST_COLUMNS
+
+
+@pytest.mark.parametrize("tokens", [("show", "pipe.json"), ("compare", "pipe.json", "pipe.json")])
+def test_a_pipe_is_no_report(call: Call, tmp_path: Path, tokens: tuple[str, ...]) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    status, _, err = call(*tokens)
+    assert (status, "got a named pipe" in err) == (2, True)

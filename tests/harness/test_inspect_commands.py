@@ -42,6 +42,8 @@ def test_reveal_as_json_for_an_op_that_hides_its_ranks() -> None:
         (("snapshot", "save", __file__, "--batch", "seed"), "expected a folder"),
         (("snapshot", "check", f"{__file__}/below", "--batch", "seed"), "expected a folder"),
         (("reveal", "--tokens", 0), "--tokens: expected at least 1"),
+        (("reveal", "--tokens", 100000000), "--tokens: expected at most 4096"),
+        (("reveal", "--layouts", "17x1", "--tiles", 16), "--layouts: expected a TP degree of 1 to 16"),
         (("reveal", "--sequences", 3), "--sequences: expected an even number"),
         (("snapshot", "check", "somewhere", "--beta", "-1"), "--beta"),
         (("compare", "missing.json", "missing.json"), "a report or a snapshot"),

@@ -1,6 +1,8 @@
 """Settings: precedence, where values come from, and messages that name all problems at their place."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,7 +136,8 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
         "got an unknown one",
         "GRPO_VERIFY_BETTA: expected a known variable (did you mean GRPO_VERIFY_BETA?), got an unknown one",
         "--tp: expected an integer, got x",
-        "--layouts: expected layouts written TxD, such as 4x1 (TP degree x DP degree, both at least 1), got 2x0",
+        "--layouts: expected layouts written TxD, such as 4x1 "
+        "(TP degree x DP degree, both from 1 to 65536), got 2x0",
         "--op: expected a registered name, such as grpo_loss, or package.module:attribute, got a.b",
         "--dtype: expected one of float16, bfloat16, float32, got fp8",
         "GRPO_VERIFY_SEED: expected at least 0, got -1",
@@ -153,6 +156,28 @@ def test_every_problem_at_once_each_at_its_place(tmp_path: Path) -> None:
         ({"tp": "1.5"}, "--tp: expected an integer, got 1.5"),
         ({"tp": ""}, "--tp: expected an integer, got ''"),
         ({"repeat": "0"}, "--repeat: expected at least 1, got 0"),
+        ({"repeat": "99999999999"}, "--repeat: expected at most 1000000, got 99999999999"),
+        ({"timeout": "1e300"}, "--timeout: expected at most 1000000, got 1e300"),
+        (
+            {"layouts": ("65537x1",)},
+            "--layouts: expected layouts written TxD, such as 4x1 (TP degree x DP degree, both ",
+        ),
+        ({"sweep": ("seq_len=9999999999",)}, "--sweep: expected default, seq_len=N,... (N from 1 to 1048576)"),
+        ({"sweep": ("seq_len=\N{SUPERSCRIPT TWO}",)}, "--sweep: expected default, seq_len=N,..."),
+        ({"std_eps": "1e308"}, "--std-eps: expected at most 3.4028235e+38 (the largest float32), got 1e+308"),
+        (
+            {"clip_eps_high": "1e308"},
+            "--clip-eps-high: expected at most 3.4028235e+38 (the largest float32), got ",
+        ),
+        (
+            {"temperature": "5e-324"},
+            "--temperature: expected at least 1.1754944e-38 (the smallest normal float32), ",
+        ),
+        (
+            {"temperature": "1e38"},
+            "--temperature: expected at most 8.5070592e+37 (its reciprocal is a normal float32)",
+        ),
+        ({"op": "\udcff"}, "--op: expected text in UTF-8, got '\\xff'"),
         ({"timeout": "inf"}, "--timeout: expected a finite number, got inf"),
         ({"temperature": "nan"}, "--temperature: expected a finite number, got nan"),
         ({"temperature": "0"}, "--temperature: expected a number above 0, got 0.0"),
@@ -215,3 +240,48 @@ def test_listing_shows_values_and_sources(tmp_path: Path) -> None:
     assert rows["seed"] == ["1,2", "GRPO_VERIFY_SEED"]
     assert rows["controls"] == ["off", "--no-controls"]
     assert rows.keys() == RunConfig.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("tool = 3\n", ":tool: expected a table, got 3"),
+        ("tool = []\n", ":tool: expected a table, got []"),
+        (
+            f"a = {'[' * 5000}{']' * 5000}\n",
+            ": expected a readable TOML file, got arrays or tables nested too deeply",
+        ),
+        (f"a = {'9' * 6000}\n", ": expected a readable TOML file, got Exceeds the limit"),
+        (
+            "[tool.grpo_verify]\ntp = 2\n",
+            ":tool.grpo_verify: expected the table [tool.grpo-verify], with a hyphen, got an underscore",
+        ),
+        (None, ": expected a readable TOML file, got a folder"),
+        (os.mkfifo, ": expected a readable TOML file, got a named pipe"),
+        (
+            lambda path: path.symlink_to(path),
+            ": expected a readable TOML file, got Too many levels of symbolic links",
+        ),
+    ],
+)
+def test_what_is_no_settings_file_is_told(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "pyproject.toml"
+    if content is None:
+        path.mkdir()
+    elif callable(content):
+        content(path)
+    else:
+        path.write_text(content, encoding="utf-8")
+    (found,) = problems_of(tmp_path, {}, "")
+    assert found.startswith(f"{path}{message}")
+
+
+def test_two_spellings_in_one_file_are_refused_in_any_order(tmp_path: Path) -> None:
+    for toml in ("no-controls = true\ncontrols = 'on'\n", "controls = 'on'\nno-controls = true\n"):
+        (found,) = problems_of(tmp_path, {}, toml)
+        assert "expected off or nothing" in found
+
+
+def test_a_variable_of_our_prefix_that_is_no_setting_is_refused(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, {"GRPO_VERIFY_FOO": "1", "GRPO_VERIFY_LAUNCH": "x"}, "")
+    assert found.startswith("GRPO_VERIFY_FOO: expected a known variable")
