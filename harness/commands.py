@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -14,10 +14,11 @@ from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
 from harness.inspect_commands import compare, reveal, snapshot_app
 from harness.listings import ops_text, plan_text, settings_text
+from harness.out_folder import check_out
 from harness.regular_file import read_regular
 from harness.report_files import write_formats
 from harness.run_config import RequestError, RunConfig
-from harness.stdio import MOST_COLUMNS, Look, look_of, speak_utf8
+from harness.stdio import MOST_COLUMNS, Look, is_absent, look_of, speak_utf8
 from harness.usage_errors import usage_error
 from harness.version import version
 from harness.workloads.train_command import train_command
@@ -87,7 +88,8 @@ def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgres
     plan, earlier, out = request_for(settings)
     report = launch(plan, out=out, on_progress=progress, command=command, earlier=earlier)
     look = look_of(sys.stdout, settings.color)
-    return _rendered(report, settings, look), report.exit_status
+    text = _rendered(report, settings, look)
+    return "" if settings.out and is_absent(sys.stdout) else text, report.exit_status
 
 
 def show(
@@ -95,7 +97,7 @@ def show(
     /,
     *,
     format: str = "terminal",
-    out: Path | None = None,
+    out: str | None = None,
     width: int | None = None,
     color: Literal["auto", "always", "never"] = "auto",
     quiet: Annotated[bool, Parameter(negative=())] = False,
@@ -117,7 +119,9 @@ def show(
     quiet
         Only the outcome.
     """
-    settings = RunConfig(format=format, out=out, quiet=quiet)
+    given: dict[str, Any] = {} if out is None else {"out": out}
+    settings = RunConfig(format=format, quiet=quiet, **given)
+    check_out(settings.out, "--out")
     if width is not None and not 1 <= width <= MOST_COLUMNS:
         expected = "at least 1" if width < 1 else f"at most {MOST_COLUMNS}"
         raise RequestError(Problem("request.width", "--width", expected, str(width)))

@@ -81,7 +81,20 @@ def gather(
 ) -> tuple[Source, ...]:
     """The sources, weakest first."""
     variables = os.environ if environ is None else environ
-    return pyproject_source(folder or Path.cwd()), environment_source(variables), flag_source(flags)
+    try:
+        file = pyproject_source(folder or current_folder())
+    except RequestError as error:
+        file = Source(problems=[*error.problems])
+    return file, environment_source(variables), flag_source(flags)
+
+
+def current_folder() -> Path:
+    """The folder that the command stands in. Raises RequestError when it was removed."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise RequestError(Problem("request.folder", "current folder", "a folder that is there", got)) from None
 
 
 def merge(sources: Iterable[Source]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from harness.apart import work_apart
-from harness.config_sources import load_config
+from harness.config_sources import current_folder, load_config
 from harness.flags import Answer, Flags, with_flags
+from harness.out_folder import check_folder
 from harness.planned import Plan
 from harness.run_config import RunConfig
 from harness.stdio import look_of
@@ -84,6 +85,7 @@ def reveal(
     if layouts is None:
         given = {"tp": 2 if tiles > 1 else 1, "dp": 2} | given
     settings = RunConfig(op=op, device=device, timeout=timeout, **given)
+    current_folder()
     check_op(settings)
     sizes = {"sequences": sequences, "tokens": tokens, "columns": columns, "tiles": tiles, "dtype": dtype}
     given |= {"op": op, "device": device}
@@ -159,6 +161,7 @@ def _plan(settings: RunConfig) -> Plan:
 
 
 def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
+    check_folder(folder, "DIR")
     plan, notes = _plan(settings), _unused(settings, (*_NOT_OF_A_SNAPSHOT, *_NOT_OF_A_LIST))
     return _apart("saved", settings, plan, folder, update, notes)
 

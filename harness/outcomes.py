@@ -13,7 +13,7 @@ from itertools import pairwise
 from grpo_contract import GRPOVerifyError
 from harness.apart import ChildError, OpFailure
 from harness.config_sources import gather, merge
-from harness.stdio import speak_utf8
+from harness.stdio import is_absent, speak_utf8
 from reports import Report, ReportError, ReportFormatError, render
 from reports.formats import RENDERERS
 from reports.labels import without_middle
@@ -39,15 +39,19 @@ def outcome_of(error: Exception, command: Sequence[str], *, debug: bool = False)
         report = broken_report(str(error), command)
         err = f"{error.traceback if debug else ''}{command[0]}: {without_middle(str(error))}\n"
     else:
-        what = (
-            "no room to write"
-            if is_full(error)
-            else f"internal error: {getattr(error, 'kind', type(error).__name__)}"
-        )
+        what = _what(error)
         line = f"{what}: {error}".splitlines()[0]
         told = f"{command[0]}: {without_middle(line)}"
         report, err = broken_report(line, command), _internal_text(error, told, debug)
     return Outcome(report.exit_status, err, _answer(report, wanted_format(command[1:])))
+
+
+def _what(error: Exception) -> str:
+    if is_full(error):
+        return "no room to write"
+    if isinstance(error, OSError) and error.errno == errno.EBADF and is_absent(sys.stdout):
+        return "stdout cannot be written"  # help writes by itself
+    return f"internal error: {getattr(error, 'kind', type(error).__name__)}"
 
 
 def is_full(error: Exception) -> bool:

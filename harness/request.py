@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from grpo_contract import GRPOVerifyError, InputError, Problem
 from harness.capture_header import CaptureHeader, read_header
 from harness.devices import Machine, this_machine
 from harness.op_names import check_op
+from harness.out_folder import check_out
 from harness.plan import Plan, PlantedFault, make_plan
 from harness.planned_batches import is_capture
 from harness.run_config import RequestError, RunConfig
@@ -24,7 +24,7 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     headers of its files, then the values inside these.
     """
     check_op(config, is_here=machine is None or machine.is_here)
-    check_out(config)
+    check_out(config.out, config.where("out"))
     found = machine or this_machine()
     seating = seat(config, found)
     if seating.transport == SHARED_NCCL and found.is_here:
@@ -47,20 +47,6 @@ def _check_nccl(config: RunConfig) -> None:
     """Raise RequestError when the NCCL of this machine's torch lets no ranks share a GPU."""
     if problem := version_problem(probed_version(), config.where("shared_transport")):
         raise RequestError(problem)
-
-
-def check_out(config: RunConfig) -> None:
-    """Raise RequestError when --out cannot be, or cannot become, a folder to write into."""
-    if config.out is None:
-        return
-    nearest = next(each for each in (config.out, *config.out.absolute().parents) if each.exists())
-    if not nearest.is_dir():
-        got = f"{nearest}, which is a file"
-    elif not os.access(nearest, os.W_OK):
-        got = f"{nearest}, which cannot be written to"
-    else:
-        return
-    raise RequestError(Problem("request.out", config.where("out"), "a folder to write into", got))
 
 
 def planted_faults() -> Sequence[PlantedFault]:

@@ -104,6 +104,12 @@ def _op(value: str) -> str:
     return value
 
 
+def _named(value: object) -> object:
+    if value == "":
+        raise ValueError("a path")  # it would be taken for the current folder
+    return value
+
+
 def _formats(value: str) -> str:
     names = list(dict.fromkeys(part.strip() for part in value.split(",")))
     if not set(names) <= set(RENDERERS):
@@ -116,6 +122,7 @@ Count = Annotated[int, NoBool, Field(ge=1, le=MOST_COUNTED)]
 Degree = Annotated[int, NoBool, Field(ge=1, le=MOST_RANKS)]
 Number = Annotated[float, NoBool]
 Seed = Annotated[int, NoBool, Field(ge=0, le=2**32 - 1)]
+Folder = Annotated[Path, BeforeValidator(_named)]
 Word = Annotated[str, Field(min_length=1)]
 Layout = Annotated[str, AfterValidator(_layout)]
 
@@ -186,8 +193,8 @@ class RunConfig(BaseModel):
         120.0, "seconds without progress before ranks are ended"
     )
     dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
-    out: Path | None = _setting(None, "folder that keeps the report and the logs")
-    resume: Path | None = _setting(None, "go on with the interrupted run in this folder")
+    out: Folder | None = _setting(None, "folder that keeps the report and the logs")
+    resume: Folder | None = _setting(None, "go on with the interrupted run in this folder")
     format: Annotated[str, AfterValidator(_formats)] = _setting(
         "terminal", "format of the report; further ones, after commas, are written into --out"
     )

@@ -32,11 +32,25 @@ def speak_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8")
 
 
+class _Absent(io.TextIOWrapper):
+    """In place of a stdout that is not there: it takes text, and fails when that is flushed."""
+
+
+def is_absent(stream: TextIO) -> bool:
+    """Whether the process was started without this stream, so that what is written there is nowhere."""
+    return isinstance(stream, _Absent)
+
+
 def open_missing_streams() -> None:
-    """Give a process that was started without stdout or stderr (`>&-`) somewhere to write to."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    """Streams for a process that was started without stdout or stderr (`>&-`).
+
+    An answer on no stdout would be lost, so it fails to be written; a message on no stderr goes quiet.
+    """
+    if sys.stdout is None:
+        nothing = os.fdopen(os.open(os.devnull, os.O_RDONLY), "wb")
+        sys.stdout = _Absent(nothing, encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def write(stream: TextIO, text: str) -> None:

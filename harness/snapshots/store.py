@@ -25,9 +25,12 @@ def read_entries(folder: Path) -> list[Entry]:
 
     Raises InputError for a broken one, and where a file stands in the folder's place.
     """
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise InputError(Problem("input.snapshot", str(folder), "a folder", f"{place}, which is none"))
+    try:
+        wrong = [place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()]
+    except OSError as error:  # a name that is too long
+        raise InputError(Problem("input.snapshot", str(folder), "a folder", str(error.strerror))) from None
+    if wrong:
+        raise InputError(Problem("input.snapshot", str(folder), "a folder", f"{wrong[0]}, which is none"))
     return [read_entry(path) for path in sorted(folder.glob(f"*/{EXPECTED}.json"))]
 
 

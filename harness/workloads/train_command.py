@@ -8,9 +8,10 @@ from typing import Any
 
 from cyclopts import Group
 
-from harness.config_sources import flag_source
+from harness.config_sources import current_folder, flag_source
 from harness.flags import REPORT_FLAGS, REPORT_GROUP, Answer, with_flags_of
-from harness.stdio import look_of
+from harness.out_folder import check_out
+from harness.stdio import is_absent, look_of
 from harness.workloads.train_settings import TrainSettings
 from reports import render
 
@@ -35,10 +36,13 @@ def train_command(command_line: Sequence[str], on_progress: OnProgress) -> Calla
 
 def answer(settings: TrainSettings, command_line: Sequence[str], on_progress: OnProgress) -> Answer:
     """Plan, launch and report; the exit status is the report's."""
+    current_folder()
+    check_out(settings.out, "--out")
     from harness.workloads.train_plan import plan_training
     from harness.workloads.train_run import run_training
 
     progress = (lambda line: None) if settings.quiet else on_progress
     report = run_training(plan_training(settings), out=settings.out, on_progress=progress, command=command_line)
     look = look_of(sys.stdout, settings.color)
-    return render(report, settings.format, quiet=settings.quiet, **look), report.exit_status
+    text = render(report, settings.format, quiet=settings.quiet, **look)
+    return "" if settings.out and is_absent(sys.stdout) else text, report.exit_status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -11,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from grpo_contract import Problem, ReductionSpec, TokenNormalizer
 from harness.config_problems import from_pydantic, relocated
 from harness.config_sources import Source
-from harness.run_config import MOST_COUNTED, MOST_RANKS, RequestError, flag_name
+from harness.run_config import MOST_COUNTED, MOST_RANKS, Folder, RequestError, flag_name
 from reports.formats import RENDERERS
 
 LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")
@@ -59,7 +58,7 @@ class TrainSettings(BaseModel):
     timeout: Annotated[float, Field(gt=0, le=MOST_COUNTED)] = _setting(
         300.0, "seconds without progress before ranks are ended"
     )
-    out: Path | None = _setting(None, "folder that keeps the report and the logs")
+    out: Folder | None = _setting(None, "folder that keeps the report and the logs")
     format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")
     color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")

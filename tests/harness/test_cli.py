@@ -435,7 +435,21 @@ def test_closed_streams(tmp_path: Path, tokens: tuple[str, ...]) -> None:
     script = f'exec "$0" -m harness.cli {" ".join(tokens)} >&- 2>&-'
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(["sh", "-c", script, sys.executable], cwd=tmp_path, env=environ, timeout=60, check=False)
-    assert done.returncode == (2 if "--tpp" in tokens else 0)
+    assert done.returncode == (2 if "--tpp" in tokens else 4), "a status without its answer would pass for one"
+
+
+@pytest.mark.parametrize(("out", "status"), [("None", 4), ("Path('kept')", 0)])
+def test_no_stdout_is_told_unless_the_report_is_kept(tmp_path: Path, out: str, status: int) -> None:
+    body = f"from pathlib import Path; from reports import Report; assert str(_['out']) == str({out})\n"
+    body += "    return Report.from_json(Path('saved.json').read_text())"
+    (tmp_path / "saved.json").write_text(MATCHED.to_json())
+    flags = [] if status else ["--out", "kept"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$@" >&-', sys.executable, CHILD.format(body=body), "--batch", "seed", *flags],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    told = "grpo-verify: stdout cannot be written: Bad file descriptor\n" if status else ""
+    assert (done.returncode, done.stderr) == (status, told)
 
 
 def test_an_encoding_without_the_letters(tmp_path: Path) -> None:
@@ -536,3 +550,45 @@ def test_a_pipe_is_no_report(call: Call, tmp_path: Path, tokens: tuple[str, ...]
     os.mkfifo(tmp_path / "pipe.json")
     status, _, err = call(*tokens)
     assert (status, "got a named pipe" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("out", "got"),
+    [
+        ("/proc/x", "/proc"),
+        ("a" * 300, f"{'a' * 40}...{'a' * 20}: File name too long"),
+        ("foreign", "foreign, whose report.json is no report of grpo-verify"),
+        ("foreign/report.json", "foreign/report.json, which is a file"),
+    ],
+)
+@pytest.mark.parametrize("command", [(), ("train",), ("plan", "--tp", "2")])
+def test_a_folder_that_cannot_keep_a_report(
+    call: Call, tmp_path: Path, command: tuple[str, ...], out: str, got: str
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "report.json").write_text('{"mine": 1}')
+    status, _, err = call(*command, "--out", out)
+    told = f"grpo-verify: invalid request: --out: expected a folder to write into, got {got}"
+    assert (status, err[: len(told)]) == (2, told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign"]
+
+
+def test_no_folder_named_nothing(call: Call) -> None:
+    for tokens in (("--out", ""), ("--resume", ""), ("train", "--out", ""), ("show", "x", "--out", "")):
+        status, _, err = call(*tokens)
+        assert (status, "expected a path, got ''" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "tokens", [("--dry-run",), ("config",), ("reveal",), ("train",), ("snapshot", "check", "x")]
+)
+def test_a_current_folder_that_is_gone(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: tuple[str, ...]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    status, _, err = call(*tokens)
+    assert status == 2
+    assert err.endswith("current folder: expected a folder that is there, got No such file or directory\n")
