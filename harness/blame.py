@@ -25,12 +25,16 @@ _EFFECT = re.compile(
 
 @dataclass(frozen=True)
 class Culprit:
-    """Who is at fault, doing what, and one sentence about it. `phase` is None when nobody got that far."""
+    """Who is at fault, doing what, and one sentence about it. `phase` is None when nobody got that far.
+
+    `explained` says that the cause of a hang is known: no second look would tell more.
+    """
 
     ranks: tuple[int, ...]
     reason: str
     phase: Phase | None = None
     case: str | None = None
+    explained: bool = False
 
 
 @dataclass(frozen=True)

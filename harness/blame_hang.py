@@ -1,4 +1,4 @@
-"""Who is at fault when nothing moves: whoever is least far, is in no collective, or refused alone.
+"""Who is at fault when nothing moves: whoever is stopped, is least far, is in no collective, or refused alone.
 
 Pure, as all blame is. A foreign op's own collectives are not counted, so ranks that are equally far are told apart
 by their stacks: one that waits in a collective is the victim of one that does not.
@@ -38,6 +38,17 @@ def blame_hang(
     first = statuses[behind[0]]
     reason = _stopped(first, behind, ranks) + _others(statuses, behind) + seen_at(behind, frames or {})
     return Culprit(behind, reason, first.phase, case_name(first))
+
+
+def blame_stopped(statuses: Statuses, stopped: Mapping[int, str]) -> Culprit:
+    """The ranks that somebody stopped, whatever the counts say: the others wait for them."""
+    ranks = tuple(sorted(stopped))
+    first = statuses[ranks[0]]
+    who = f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} stopped"
+    how = " or ".join(dict.fromkeys(stopped[rank] for rank in ranks))
+    place = "after being done" if first.phase is Phase.DONE else f"in {place_of(first)}"
+    reason = f"{who} ({how}), {place}{_others(statuses, ranks)}"
+    return Culprit(ranks, reason, first.phase, case_name(first), explained=True)
 
 
 def _refused_alone(statuses: Statuses) -> Culprit | None:

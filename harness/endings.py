@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.blame import Culprit, blame_death, blame_failure
-from harness.blame_hang import blame_hang
+from harness.blame_hang import blame_hang, blame_stopped
 from harness.launch_log import tail
 from harness.launch_outcome import OutcomeKind
 from harness.launch_watch import Watch
@@ -112,6 +112,9 @@ def _overdue(watch: Watch) -> Ending | None:
     if not watch.statuses:
         reason = f"no rank started within {request.start_timeout:g} seconds"
         return Ending(OutcomeKind.COULD_NOT_START, Culprit((), reason), tail=tail(request.rundir))
+    if stopped := watch.stopped():
+        culprit = blame_stopped(watch.statuses, stopped)
+        return Ending(OutcomeKind.HUNG, culprit, tail=tail(request.rundir, culprit.ranks))
     places = request_stacks(request.rundir, watch.living_pids())
     frames = {rank: place.frame for rank, place in places.items()}
     waiting = {rank: place.collective for rank, place in places.items() if place.collective}

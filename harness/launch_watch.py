@@ -98,6 +98,11 @@ class Watch:
         """The pids, by rank, of the ranks that still run."""
         return {rank: status.pid for rank, status in self.statuses.items() if is_alive(status.pid)}
 
+    def stopped(self) -> dict[int, str]:
+        """The ranks that are stopped, and by what."""
+        processes = {rank: read_process(status.pid) for rank, status in self.statuses.items()}
+        return {rank: each.stopped for rank, each in processes.items() if each is not None and each.stopped}
+
     def _all(self, test: Callable[[RankStatus], bool]) -> bool:
         return len(self.statuses) == self.request.ranks and all(map(test, self.statuses.values()))
 

@@ -17,18 +17,23 @@ from pathlib import Path
 MARK = "GRPO_VERIFY_LAUNCH"
 _PROC = Path("/proc")
 _KILL_SECONDS = 5.0
+_STOPPED = {"T": "by a signal such as SIGSTOP", "t": "by a debugger"}
 _PAUSE = 0.02
 
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the process table. `exit` is known of a zombie: a status, or minus a signal's number."""
+    """One line of the process table. `exit` is known of a zombie: a status, or minus a signal's number.
+
+    `stopped` is what holds a process that is stopped and not ended; None for one that may run.
+    """
 
     pid: int
     parent: int
     session: int
     ended: bool
     exit: int | None
+    stopped: str | None = None
 
 
 def read_process(pid: int) -> Process | None:
@@ -41,7 +46,7 @@ def read_process(pid: int) -> Process | None:
     raw = int(fields[49]) if len(fields) > 49 else 0
     # The kernel shows 0 to whom it will not tell, so 0 is no news.
     status = os.waitstatus_to_exitcode(raw) if ended and raw else None
-    return Process(pid, int(fields[1]), int(fields[3]), ended, status)
+    return Process(pid, int(fields[1]), int(fields[3]), ended, status, _STOPPED.get(fields[0]))
 
 
 def is_alive(pid: int) -> bool:

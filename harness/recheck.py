@@ -34,8 +34,10 @@ class SecondLook:
 
 
 def hung_case(plan: Plan, outcome: LaunchOutcome) -> PlannedCase | None:
-    """The case to look at again; None when the launch did not hang in one, or had nobody to wait for."""
+    """The case to look at again; None when the launch did not hang in one, or had nobody to wait for, or is explained."""
     if outcome.kind is not OutcomeKind.HUNG or outcome.culprit is None or plan.ranks == 1:
+        return None
+    if outcome.culprit.explained:
         return None
     return next((case for case in plan.cases if case.name == outcome.culprit.case), None)
 

@@ -52,6 +52,8 @@ def act(part: dict[str, Any], rundir: RunDir, rank: int) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-c", STUBBORN, str(rundir.path)], start_new_session=True)
             hang_here()
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "sleep":
             time.sleep(part["seconds"])
 

@@ -39,6 +39,10 @@ def hang() -> None:
     time.sleep(FOREVER)
 
 
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def fail() -> None:
     raise Oddity("planted error\nwith a second line")
 
@@ -76,6 +80,7 @@ def disk_full() -> None:
 ACTS: dict[str, Callable[[], None]] = {
     "kill": kill,
     "hang": hang,
+    "stop": stop,
     "raise": fail,
     "memory": memory,
     "address_space": address_space,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.blame import Death, blame_death, blame_failure, is_effect
-from harness.blame_hang import blame_hang
+from harness.blame_hang import blame_hang, blame_stopped
 from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.recheck import SecondLook, with_second_look
 from harness.stacks import collective, where
@@ -50,6 +50,17 @@ def test_the_rank_with_the_fewest_collectives_is_late() -> None:
         "rank 2 stopped answering in forward of case 'seed 2x2' after collective 7 "
         "while ranks 0, 1, 3 wait in collective 8"
     )
+
+
+def test_a_stopped_rank_is_named_however_far_it_is() -> None:
+    statuses = said(at(0, step=2), at(1, step=2), at(2, step=7), at(3, Phase.COMPARE, idle=True))
+    culprit = blame_stopped(statuses, {3: "by a debugger"})
+    assert (culprit.ranks, culprit.phase, culprit.case) == ((3,), Phase.COMPARE, "seed 2x2")
+    assert culprit.reason == (
+        "rank 3 is stopped (by a debugger), in compare of case 'seed 2x2' "
+        "while ranks 0, 1 wait in collective 2 and rank 2 waits in collective 7"
+    )
+    assert blame_stopped(statuses, {0: "a", 1: "a"}).reason.startswith("ranks 0, 1 are stopped (a), in forward of")
 
 
 def test_a_frame_is_told() -> None:

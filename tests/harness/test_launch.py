@@ -135,6 +135,18 @@ def test_a_hang_is_blamed_on_the_late_rank_with_its_frame(play: Play) -> None:
     assert outcome.seconds < 1.5 + 10
 
 
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.COMPARE])
+def test_a_stopped_rank_is_named_and_ended(play: Play, phase: Phase) -> None:
+    outcome = play(part(1, "stop", phase)).outcome
+    assert outcome.kind is OutcomeKind.HUNG
+    assert outcome.culprit is not None
+    assert outcome.culprit.explained
+    assert outcome.culprit.reason.startswith(
+        f"rank 1 is stopped (by a signal such as SIGSTOP), in {phase} of case 'seed 2x1' while ranks 0, 2 wait in "
+    )
+    assert outcome.seconds < 1.5 + 10
+
+
 def test_slow_progress_is_no_hang(play: Play) -> None:
     slow = {"case": 1, "phase": "forward", "act": "sleep", "seconds": 1.0}
     later = {**slow, "phase": "backward"}

@@ -87,6 +87,10 @@ CATALOGUE: tuple[MachineryFault, ...] = (
         {"act": "leave", "phase": "forward", "case": CASE, "ranks": [1]}, kept=BEFORE,
     ),
     MachineryFault(
+        "stopped in forward", 4, r"^rank 1 is stopped \(by a signal.*\), in forward of case",
+        {"act": "stop", "phase": "forward", "case": CASE, "ranks": [1]}, kept=BEFORE, deadlines=1,
+    ),
+    MachineryFault(
         "one of our errors on one rank", 4, r"rank 1 alone refused.*rewards\[0\]",
         {"act": "alone", "phase": "forward", "case": CASE, "ranks": [1]}, kept=BEFORE, deadlines=2,
     ),
