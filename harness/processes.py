@@ -49,6 +49,14 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), int(fields[3]), ended, status, _STOPPED.get(fields[0]))
 
 
+def command_of(pid: int) -> list[bytes]:
+    """The command line of the running process `pid`; empty when there is none, or no /proc."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def is_alive(pid: int) -> bool:
     """Whether `pid` runs. A zombie does not."""
     if has_process_table():

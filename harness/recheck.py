@@ -34,7 +34,7 @@ class SecondLook:
 
 
 def hung_case(plan: Plan, outcome: LaunchOutcome) -> PlannedCase | None:
-    """The case to look at again; None when the launch did not hang in one, or had nobody to wait for, or is explained."""
+    """The case to look at again; None when none hung, when nobody waited for it, or when the cause is known."""
     if outcome.kind is not OutcomeKind.HUNG or outcome.culprit is None or plan.ranks == 1:
         return None
     if outcome.culprit.explained:

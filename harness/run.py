@@ -62,7 +62,7 @@ def run(
     if hung := hung_case(todo, outcome):
         on_progress(f"{hung.name} hung: once more, alone, with every collective checked")
         outcome = with_second_look(outcome, look_again(todo, hung, request, outcome))
-    report = make_report(plan, finished, outcome, rundir, command or sys.argv, time.perf_counter() - started)
+    report = make_report(todo, finished, outcome, rundir, command or sys.argv, time.perf_counter() - started)
     if out is None and outcome.kind is OutcomeKind.FINISHED:
         shutil.rmtree(rundir.path, ignore_errors=True)
     return report if out is None else keep(report, out / REPORT)

@@ -21,9 +21,17 @@ from harness.request import plan_for
 from harness.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
 from harness.run_config import RunConfig
 from harness.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, RunDir, write_atomic
+from harness.status import Phase, RankStatus
 from support.machinery_faults import BEFORE, CATALOGUE, COMMAND, HARNESS, ROOT, play
 
-CASE = json.dumps({"name": "seed/s0/1x1", "notes": ["a note"]})
+RESULT = {
+    "name": "seed/s0/1x1",
+    "op": "grpo_loss",
+    "layout": {"tp": 1, "dp": 1},
+    "batch": "seed",
+    "verdict": "match",
+}
+CASE = json.dumps({**RESULT, "notes": ["a note"]})
 
 
 @pytest.fixture
@@ -128,6 +136,50 @@ def test_a_run_of_another_version_is_refused(interrupted: Path) -> None:
     path.write_text('{"plan": 1}')
     with pytest.raises(ResumeError, match="expected a run of this version"):
         earlier_run(interrupted)
+
+
+@pytest.mark.parametrize("text", ["", CASE[:-9], "[]", "{}", CASE.replace("1x1", "2x1"), "\0"])
+def test_a_damaged_case_is_run_again(interrupted: Path, tmp_path: Path, plan: Plan, text: str) -> None:
+    path = earlier_run(interrupted).rundir.case(0)
+    path.write_text(text)
+    todo = prepare(RunDir.create(tmp_path), earlier_run(interrupted), plan)
+    assert [case.skip for case in todo.cases] == [None, None]
+    assert todo.notes[-1] == f"run again, because what was kept of it is damaged: {path}"
+
+
+def test_sound_cases_are_kept_beside_a_damaged_one(interrupted: Path, tmp_path: Path, plan: Plan) -> None:
+    rundir = earlier_run(interrupted).rundir
+    rundir.write_case(1, "{")
+    rundir.write_case(9, CASE)
+    earlier = earlier_run(interrupted)
+    assert [case.skip for case in prepare(RunDir.create(tmp_path), earlier, plan).cases] == [KEPT, None]
+    assert [note.rpartition("/")[2] for note in earlier.notes] == ["00001.json", "00009.json"]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]"])
+@pytest.mark.parametrize("name", [identity.IDENTITY, ENVIRONMENT])
+def test_another_damaged_file_is_refused_by_name(interrupted: Path, name: str, text: str | None) -> None:
+    path = earlier_run(interrupted).rundir.path / name
+    path.unlink()
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
+    with pytest.raises(ResumeError, match="Is a directory" if text is None else "a damaged file") as caught:
+        earlier_run(interrupted)
+    assert [problem.where for problem in caught.value.problems] == [str(path)]
+
+
+def test_a_run_whose_ranks_are_at_work_is_refused(interrupted: Path) -> None:
+    rundir = earlier_run(interrupted).rundir
+    line = [sys.executable, "-c", "input()", str(rundir.path)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE) as rank:
+        words = RankStatus(rank=1, pid=rank.pid, host="", phase=Phase.FORWARD, time=0.0)
+        rundir.status(1).write_text(words.model_dump_json())
+        with pytest.raises(ResumeError, match=rf"still at work \(rank 1 is process {rank.pid}\)"):
+            earlier_run(interrupted)
+        rank.kill()
+    assert earlier_run(interrupted).cases
 
 
 def test_the_command_goes_on_where_a_rank_died(tmp_path: Path) -> None:
