@@ -105,7 +105,7 @@ def _failed(report: Report) -> str:
 
 
 def _interrupted(report: Report) -> str:
-    cause = "SIGTERM" if report.exit_status == 143 else "SIGINT"
+    cause = {143: "SIGTERM", 129: "SIGHUP"}.get(report.exit_status, "SIGINT")
     finished = [case for case in report.cases if case.verdict is not Verdict.SKIPPED]
     return f"stopped by {cause} after {plural(len(finished), 'case')}, so this report is not complete"
 

@@ -1,7 +1,7 @@
 """The report: the one document that a run, a comparison or a snapshot check ends with."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -25,7 +25,7 @@ __all__ = [
     "ReportFormatError",
 ]
 
-ExitStatus = Annotated[int, Field(json_schema_extra={"enum": [0, 1, 2, 3, 4, 130, 143]})]
+ExitStatus = Annotated[int, Field(json_schema_extra={"enum": [0, 1, 2, 3, 4, 129, 130, 143]})]
 
 
 class Planted(Record):
@@ -138,7 +138,7 @@ class Report(Record):
         stopped = self.verdict in (ReportVerdict.FAILED, ReportVerdict.INTERRUPTED)
         if self.verdict is not least and not (stopped and self.verdict.severity > least.severity):
             raise ValueError(f"verdict: expected {least} as the cases say, got {self.verdict}")
-        signals: tuple[Signal, ...] = ("SIGINT", "SIGTERM")
+        signals: tuple[Signal, ...] = get_args(Signal)
         allowed = {exit_status(self.verdict, signal) for signal in signals}
         if self.exit_status not in allowed:
             expected = " or ".join(map(str, sorted(allowed)))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal, Protocol
 
-Signal = Literal["SIGINT", "SIGTERM"]
+Signal = Literal["SIGINT", "SIGTERM", "SIGHUP"]
 
 
 class Verdict(StrEnum):
@@ -88,7 +88,7 @@ _EXIT_STATUS = {
     ReportVerdict.FAILED: 4,
 }
 
-_SIGNAL_STATUS = {"SIGINT": 130, "SIGTERM": 143}
+_SIGNAL_STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 def settle(expect: Expect, observed: Verdict) -> Verdict:
@@ -131,7 +131,7 @@ def report_verdict(
 
 
 def exit_status(verdict: ReportVerdict, interrupted_by: Signal | None = None) -> int:
-    """Return the process exit status: 0, 1, 2, 3, 4, or 130 / 143 after SIGINT / SIGTERM."""
+    """Return the process exit status: 0, 1, 2, 3, 4, or 130 / 143 / 129 after SIGINT / SIGTERM / SIGHUP."""
     if verdict is ReportVerdict.INTERRUPTED:
         return _SIGNAL_STATUS[interrupted_by or "SIGINT"]
     return _EXIT_STATUS[verdict]

@@ -354,7 +354,10 @@ def test_interrupt_in_this_process(call: Call) -> None:
     assert call(run=_raise(KeyboardInterrupt())) == (130, "", "grpo-verify: interrupted\n")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
 def test_signals_end_it_without_a_traceback(tmp_path: Path, number: signal.Signals, status: int) -> None:
     body = "import time; on_progress('waiting'); time.sleep(60)"
     process = start("--batch", "seed", "--device", "cpu", cwd=tmp_path, body=body)
@@ -369,6 +372,29 @@ FINISHED = (
     "import time; from harness.signals import finish_first; finish_first(); on_progress('waiting');"
     " time.sleep({}); from reports import Report; return Report.assemble(cases=[], notes=['x' * 300_000])"
 )
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    process = start(
+        *("--batch", "seed", "--device", "cpu"),
+        cwd=tmp_path,
+        body=FINISHED.format(0.5),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert process.stderr.readline() == "waiting\n"
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 3
+
+
+def test_a_terminal_that_closes_twice_loses_no_result(tmp_path: Path) -> None:
+    process = start("--batch", "seed", "--device", "cpu", "--json", cwd=tmp_path, body=FINISHED.format(0.6))
+    assert process.stderr.readline() == "waiting\n"
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["notes"]) == (3, ["x" * 300_000])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -397,19 +423,48 @@ def test_a_result_that_nobody_takes_holds_nobody_up(
     assert process.returncode == status
 
 
-def test_an_interrupt_while_it_still_imports(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys\n"
-        "class Late:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'cyclopts': os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Late())\n"
-        "from harness.cli import main\n"
-        "sys.exit(main(['--help']))"
-    )
+LATE = """
+import os, signal, sys
+class Late:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            try:
+                os.kill(os.getpid(), {number})
+            except {lost}:
+                raise ValueError("a validator failed")
+sys.meta_path.insert(0, Late())
+from harness.cli import main
+sys.exit(main(["--help"]))
+"""
+
+
+@pytest.mark.parametrize("module", ["harness.command_line", "harness.signals", "cyclopts"])
+def test_an_interrupt_while_it_still_imports(module: str) -> None:
+    code = LATE.format(module=module, number=int(signal.SIGINT), lost="ZeroDivisionError")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, b"grpo-verify: interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
+def test_a_signal_whose_exception_is_wrapped_ends_it_all_the_same(number: signal.Signals, status: int) -> None:
+    """Native code that calls back into Python makes other exceptions of those that it meets."""
+    code = LATE.format(module="cyclopts", number=int(number), lost="BaseException")
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count(b"\n")) == (status, 1)
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.15, 0.2, 0.3])
+def test_a_signal_at_any_moment_of_the_start_is_no_error(tmp_path: Path, delay: float) -> None:
+    """Before handlers are in place the signal itself ends the process."""
+    process = start("--dry-run", "--batch", "seed", "--device", "cpu", cwd=tmp_path)
+    time.sleep(delay)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (0, 143, -signal.SIGTERM)
+    assert err in ("", "grpo-verify: terminated\n")
 
 
 def test_a_broken_installation_is_one_line(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ CATALOGUE: tuple[MachineryFault, ...] = (
     _call("other_collective", 4, r"rank", 2),
     MachineryFault("SIGINT to the parent", 130, signal=signal.SIGINT),
     MachineryFault("SIGTERM to the parent", 143, signal=signal.SIGTERM),
+    MachineryFault("SIGHUP to the parent", 129, signal=signal.SIGHUP),
     MachineryFault("disk full at the report", 4, r"report.*File too large", kept=17,
                    variables={"GRPO_TEST_LARGEST_FILE": "24000"}),
 )  # fmt: skip
