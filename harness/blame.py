@@ -65,11 +65,22 @@ def blame_death(statuses: Statuses, deaths: Sequence[Death], ranks: int) -> Culp
         return Culprit(absent, f"{named(absent)} ended before reporting that it started", Phase.START)
     status = statuses.get(guilty.rank)
     cause = _cause(guilty.exit)
+    if status is not None and guilty.exit == 0:
+        cause += _LEFT.get(status.phase, "")
     if status is None:
         return Culprit((guilty.rank,), f"rank {guilty.rank} died at its start{cause}", Phase.START)
     place = "after it was done" if status.phase is Phase.DONE else f"in {place_of(status)}"
     reason = f"rank {guilty.rank} died {place}{cause}"
     return Culprit((guilty.rank,), reason, status.phase, case_name(status))
+
+
+# Nothing of ours leaves with status 0 before it is done, and neither does torch.
+_LEFT = {
+    Phase.START: ", left of its own accord, most likely in the import of the op",
+    **dict.fromkeys(
+        (Phase.CASE, Phase.FORWARD, Phase.BACKWARD), ", left of its own accord, most likely in a call of the op"
+    ),
+}
 
 
 def blame_failure(statuses: Statuses) -> Culprit:

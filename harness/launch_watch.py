@@ -119,7 +119,7 @@ class Watch:
         for rank in gone:
             process = read_process(self.statuses[rank].pid)
             code = None if process is None else process.exit
-            if process is not None and code is None and self.statuses[rank].phase is Phase.DONE:
+            if process is not None and not code and self.statuses[rank].phase is Phase.DONE:
                 self._ended_well.add(rank)
             if rank in self._deaths or self._is_untimely(rank, code):
                 self._deaths[rank] = code

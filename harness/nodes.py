@@ -21,6 +21,7 @@ from grpo_contract import GRPOVerifyError, Problem
 from harness.blame import Culprit
 from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.node_blame import Terminated, last_words, outcome_of
+from harness.op_exits import exits_told
 from harness.planned import Plan
 from harness.report_file import keep
 from harness.resume import KEPT
@@ -61,7 +62,8 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     try:
         _check_fresh(rundir, plan)
         _check_world(plan)
-        _run(plan, rundir, rank, local_rank, status)
+        with exits_told(status):
+            _run(plan, rundir, rank, local_rank, status)
     except Exception as error:
         status.fail(error)
         traceback.print_exc()

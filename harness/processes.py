@@ -44,9 +44,19 @@ def read_process(pid: int) -> Process | None:
         return None
     ended = fields[0] in "ZX"
     raw = int(fields[49]) if len(fields) > 49 else 0
-    # The kernel shows 0 to whom it will not tell, so 0 is no news.
-    status = os.waitstatus_to_exitcode(raw) if ended and raw else None
+    status = os.waitstatus_to_exitcode(raw) if ended and (raw or _is_told(pid)) else None
     return Process(pid, int(fields[1]), int(fields[3]), ended, status, _STOPPED.get(fields[0]))
+
+
+def _is_told(pid: int) -> bool:
+    """Whether the exit status of the zombie `pid` is the real one: the kernel shows 0 to whom it will not tell."""
+    try:
+        os.readlink(_PROC / str(pid) / "exe")
+    except FileNotFoundError:  # a zombie has none, and that is shown only to whom all is
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def command_of(pid: int) -> list[bytes]:

@@ -12,6 +12,7 @@ import platform
 import time
 import traceback
 from enum import StrEnum
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -137,11 +138,10 @@ class StatusWriter:
 
         On a full disk there is no last word: the traceback goes to stderr, and the rank's death is what is seen.
         """
-        code = getattr(exc, "code", None)
         error = RankError(
             phase=self._status.phase,
-            code=code if isinstance(code, str) else type(exc).__name__,
-            message=_encodable(str(exc)),
+            code=_code_of(exc),
+            message=_encodable(_message_of(exc)),
             traceback=_encodable("".join(traceback.format_exception(exc))[-TRACEBACK_LIMIT:]),
         )
         try:
@@ -164,6 +164,28 @@ def read_status(rundir: RunDir, rank: int) -> RankStatus | None:
     except ValidationError:
         return None
     return status.model_copy(update={"step": max(status.step, _read_step(rundir, rank))})
+
+
+def last_frame(exc: BaseException) -> str:
+    """Where `exc` was raised, `name (file.py:line)`."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return f"{frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else "nowhere"
+
+
+def _code_of(exc: BaseException) -> str:
+    try:
+        code = getattr(exc, "code", None)
+    except Exception:
+        code = None
+    return code if isinstance(code, str) else type(exc).__name__
+
+
+def _message_of(exc: BaseException) -> str:
+    """What `exc` says; foreign code may not even let it be asked."""
+    try:
+        return str(exc)
+    except Exception as error:
+        return f"no message, as its __str__ raises {type(error).__name__}; raised at {last_frame(exc)}"
 
 
 def _encodable(text: str) -> str:

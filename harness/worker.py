@@ -19,6 +19,7 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     gc.disable()
     from harness.guard import has_launcher, install_parent_guard
     from harness.launch_request import append_user_path
+    from harness.op_exits import exits_told
     from harness.rundir import RunDir
     from harness.stacks import install_stack_dump
     from harness.status import Phase, StatusWriter
@@ -35,7 +36,8 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     install_stack_dump(rundir, rank)
     append_user_path()
     try:
-        (body or _run)(rundir, rank, local_rank, status)
+        with exits_told(status):
+            (body or _run)(rundir, rank, local_rank, status)
     except Exception as error:
         status.fail(error)
         return 1

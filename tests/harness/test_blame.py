@@ -222,6 +222,11 @@ def test_when_all_are_victims_the_silent_rank_is_to_blame() -> None:
 
 def test_an_unknown_cause_is_not_made_up() -> None:
     assert blame_death(said(at(0)), [Death(0, None)], 1).reason == "rank 0 died in forward of case 'seed 2x2'"
+    left = "rank 0 died in {} (exit status 0), left of its own accord, most likely in {} of the op"
+    in_call = blame_death(said(at(0)), [Death(1, -15), Death(0, 0)], 1).reason
+    assert in_call == left.format("forward of case 'seed 2x2'", "a call")
+    in_import = blame_death(said(at(0, Phase.START, case=None)), [Death(0, 0)], 1).reason
+    assert in_import == left.format("phase start", "the import")
     assert "signal 99, unknown" in blame_death(said(at(0)), [Death(0, -99)], 1).reason
 
 

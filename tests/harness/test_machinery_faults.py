@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness.outcomes import outcome_of
-from support.machinery_faults import CATALOGUE, complaints, play
+from support.machinery_faults import CATALOGUE, HARNESS, ROOT, complaints, play
 
 TIMEOUT = 6.0
 CHOSEN = (
@@ -33,6 +38,34 @@ def test_a_fault_ends_the_run_as_it_must(name: str, tmp_path: Path) -> None:
     fault = next(each for each in CATALOGUE if each.name == name)
     ended = play(fault, tmp_path, timeout=TIMEOUT, forked=True, after=2.0)
     assert complaints(fault, ended, TIMEOUT) == [], ended.errors
+
+
+@pytest.mark.parametrize(
+    ("leave", "status", "words"),
+    [
+        (
+            "import exit",
+            2,
+            "every rank failed in phase start: .* got SystemExit\\('bye'\\) at leave \\(leaving_op.py:",
+        ),
+        ("call _exit", 4, r"rank \d died in case 'seed/s0/1x1' \(exit status 0\), left of its own accord"),
+    ],
+)
+def test_an_op_that_leaves_is_told_as_one(tmp_path: Path, leave: str, status: int, words: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, str(HARNESS / "faulty_cli.py"), "--forked", "--json", "--op", "leaving_op:loss"),
+            *("--tp", "2", "--batch", "seed", "--no-controls", "--out", "out"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{HARNESS}", "GRPO_TEST_LEAVE": leave},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert re.match(words, json.loads(done.stdout)["culprit"])
 
 
 def test_a_run_without_a_fault_is_green(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_contract import InputError
+from harness.op_exits import OpExitError, exits_told
 from harness.rundir import RunDir, RunDirError, read_text, write_atomic
 from harness.status import CaseRef, Phase, StatusWriter, read_status
 
@@ -139,6 +142,45 @@ def test_an_error_without_a_code_goes_by_its_class(rundir: RunDir) -> None:
     assert status is not None
     assert status.error is not None
     assert (status.error.code, status.error.message) == ("SystemExit", "3")
+
+
+class Unspeakable(Exception):
+    @property
+    def code(self) -> str:
+        raise OSError
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_an_error_that_cannot_be_asked_keeps_its_class_and_place(rundir: RunDir) -> None:
+    writer = StatusWriter(rundir, 0)
+    try:
+        raise Unspeakable
+    except Unspeakable as error:
+        writer.fail(error)
+    status = read_status(rundir, 0)
+    assert status is not None
+    assert status.error is not None
+    assert status.error.code == "Unspeakable"
+    words = "no message, as its __str__ raises ZeroDivisionError; raised at test_an_error_that_cannot_be_asked_"
+    assert status.error.message.startswith(words)
+
+
+class Foreign(BaseException):
+    """No Exception, as SystemExit is none."""
+
+
+@pytest.mark.parametrize("stop", [SystemExit(0), SystemExit("bye"), Foreign("bye")])
+@pytest.mark.parametrize(("phase", "kind"), [(Phase.START, InputError), (Phase.FORWARD, OpExitError)])
+def test_an_op_that_ends_the_process_has_failed(
+    rundir: RunDir, stop: BaseException, phase: Phase, kind: type[Exception]
+) -> None:
+    writer = StatusWriter(rundir, 0)
+    writer.update(phase=phase)
+    words = f"{re.escape(repr(stop))} at test_an_op_that_ends"
+    with pytest.raises(kind, match=words), exits_told(writer):
+        raise stop
 
 
 def test_an_unreadable_status_is_none(rundir: RunDir) -> None:
