@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from pydantic import ValidationError
+
 from grpo_contract import GRPOVerifyError, Problem
 from harness.blame import Culprit
 from harness.launch_outcome import LaunchOutcome, OutcomeKind
@@ -31,6 +33,9 @@ from harness.stacks import install_stack_dump
 from harness.status import Phase, StatusWriter
 from reports import CaseResult, Report
 
+REFUSED = 2
+# A rank that leaves makes torchrun end the others: the one that says why must come first.
+SILENT_SECONDS = 1.0
 UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
 
 
@@ -50,13 +55,20 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     """Run the plan in `place`, a prepared directory or a plan file; the rank's exit status.
 
     Rank 0's is the report's own; torchrun makes 1 of anything but 0. Without a shared directory the report
-    lies beside the plan file, on the node of rank 0.
+    lies beside the plan file, on the node of rank 0. Where there is no plan one rank of each node says so.
     """
     started = time.perf_counter()
-    rundir = _rundir(place)
+    try:
+        rundir = _rundir(place)
+        plan = _plan(rundir, place)
+    except (RunDirError, OSError) as error:
+        if local_rank == 0:
+            print(f"grpo-verify: {error}", file=sys.stderr)
+        else:
+            time.sleep(SILENT_SECONDS)
+        return REFUSED
     status = StatusWriter(rundir, rank)
     install_stack_dump(rundir, rank)
-    plan = Plan.model_validate_json(rundir.plan.read_text())
     if rank == 0:
         _outlive_sigterm()
     try:
@@ -94,6 +106,21 @@ def _rundir(place: Path) -> NodeRun:
     own = RunDir.create()
     own.write_plan(text)
     return NodeRun(own.path, place.resolve().with_name(REPORT))
+
+
+def _plan(rundir: NodeRun, place: Path) -> Plan:
+    """The plan in `rundir`, which was made for `place`."""
+    path = rundir.plan if place.is_dir() else place
+    return _parsed(read_text(rundir.plan) or "", path)
+
+
+def _parsed(text: str, path: Path) -> Plan:
+    try:
+        return Plan.model_validate_json(text)
+    except ValidationError as error:
+        damaged = error.errors()[0]["type"] == "json_invalid"
+        got = "a damaged file" if damaged else f"another ({error.error_count()} fields do not fit)"
+        raise RunDirError(Problem("run_dir.plan", str(path), "a plan of this version", got)) from None
 
 
 def _run(plan: Plan, rundir: NodeRun, rank: int, local_rank: int, status: StatusWriter) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from grpo_contract import GRPOVerifyError
 from harness.launch import OutcomeKind
 from harness.node_blame import outcome_of
 from harness.node_plan import prepare_nodes
@@ -160,6 +159,27 @@ def test_a_rank_that_was_only_told_to_end_is_not_at_fault() -> None:
     assert outcome_of({0: told}, 4, 1.0).signal == "SIGTERM"
 
 
-def test_the_worker_without_a_plan_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GRPOVerifyError, match="expected a prepared directory or a plan file, got nothing"):
-        run_node(tmp_path / "absent.json", 0, 0)
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cases": []}'])
+@pytest.mark.parametrize("name", ["run", "run/plan.json"])
+def test_the_worker_without_a_plan_is_refused_by_one_rank_of_a_node(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    text: str | None,
+) -> None:
+    monkeypatch.setattr("harness.nodes.SILENT_SECONDS", 0.0)
+    prepare_nodes(prepared(tmp_path))
+    path = tmp_path / "run" / "plan.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    assert [run_node(tmp_path / name, rank, rank) for rank in (0, 1)] == [2, 2]
+    error = capsys.readouterr().err
+    assert error.startswith(f"grpo-verify: unusable run directory: {path}: expected a ")
+    assert error.count("\n") == 1
+
+
+def test_a_folder_that_is_not_prepared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_node(tmp_path, 0, 0) == 2
+    assert "expected a directory prepared by grpo-verify, got another directory" in capsys.readouterr().err
