@@ -120,7 +120,7 @@ def _batch_notes(plan: Plan) -> list[str]:
 
 def _resume_note(outcome: LaunchOutcome, finished: dict[int, CaseResult], rundir: RunDir) -> list[str]:
     """Whoever has lost a long run must not have to look for how to go on with it."""
-    if outcome.kind is OutcomeKind.FINISHED or not finished:
+    if outcome.kind is OutcomeKind.FINISHED or not finished or rundir.is_gone:
         return []
     return [f"{len(finished)} finished cases are kept: grpo-verify --resume {rundir.path} goes on from there"]
 
@@ -143,6 +143,8 @@ def culprit_line(outcome: LaunchOutcome, rundir: RunDir) -> str | None:
         words.append(full)
     if outcome.left:
         words.append(f"could not be ended: processes {', '.join(map(str, outcome.left))}")
+    if rundir.is_gone:
+        return "; ".join([*words, f"somebody removed the folder of the run while it ran: {rundir.path}"])
     return f"{'; '.join(words)} (logs: {rundir.logs})"
 
 

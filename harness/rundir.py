@@ -79,6 +79,11 @@ class RunDir:
         return cls(path)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether somebody has removed it, or begun to."""
+        return not (self.path / MARKER).exists()
+
+    @property
     def plan(self) -> Path:
         """Where the plan lies."""
         return self.path / "plan.json"

@@ -21,6 +21,7 @@ from harness.launch_log import closed_pids, first_failure
 from harness.launch_request import LaunchRequest, torchrun_command, worker_environment
 from harness.launch_watch import Watch
 from harness.processes import is_alive
+from harness.run import culprit_line
 from harness.rundir import RunDir
 from harness.status import Phase, StatusWriter
 
@@ -296,6 +297,18 @@ def test_a_callback_that_raises_leaves_nobody(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="no paper"):
         launch(fake_request(rundir, timeout=60), on_case=refuse)
+    assert left_behind(rundir) == []
+
+
+def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "out"
+    rundir = RunDir.create(gone)
+    rundir.write_plan(json.dumps({"cases": CASES, **part(0, "sleep", seconds=0.5)}))
+    outcome = launch(fake_request(rundir), on_case=lambda index, text: gone.rename(tmp_path / "gone"))
+    assert outcome.kind is not OutcomeKind.FINISHED
+    line = culprit_line(outcome, rundir)
+    assert line is not None
+    assert line.endswith(f"; somebody removed the folder of the run while it ran: {rundir.path}")
     assert left_behind(rundir) == []
 
 
