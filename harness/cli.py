@@ -19,7 +19,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
         return run_command(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:  # before the command's own handlers are in place, or after they are gone
-        sys.stderr.write("grpo-verify: interrupted\n")
+        print("grpo-verify: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -60,6 +60,7 @@ def _failed(error: Exception, tokens: list[str], debug: bool) -> int:
 
         outcome = outcome_of(error, [NAME, *tokens], debug=debug)
     except Exception:  # a broken installation: nothing of ours can be imported
+        raise_lost()
         write(sys.stderr, f"{NAME}: internal error: {type(error).__name__}: {error}\n")
         return BROKEN
     finish_first()

@@ -20,7 +20,7 @@ _PAUSE = 0.1
 
 
 class Terminated(Exception):
-    """SIGTERM arrived: torchrun ends its other ranks when one fails, or somebody ends the job."""
+    """A signal arrived, as it says: torchrun ends its other ranks when one fails, or somebody ends the job."""
 
 
 def last_words(rundir: RunDir, rank: int, world: int) -> dict[int, RankStatus]:
@@ -51,7 +51,8 @@ def outcome_of(words: Mapping[int, RankStatus], world: int, seconds: float) -> L
         return LaunchOutcome(OutcomeKind.RANK_FAILED, seconds, culprit, causes[culprit.ranks[0]].error)
     waited = {rank: status for rank, status in failed.items() if not _was_told(status)}
     if not waited:
-        return LaunchOutcome(OutcomeKind.INTERRUPTED, seconds, signal="SIGTERM")
+        names = [status.error.message for status in failed.values() if status.error is not None]
+        return LaunchOutcome(OutcomeKind.INTERRUPTED, seconds, signal=names[0] if names else "SIGTERM")
     return LaunchOutcome(OutcomeKind.RANK_DIED, seconds, _blame_silence(words, waited, world))
 
 

@@ -34,6 +34,8 @@ from harness.status import Phase, StatusWriter
 from reports import CaseResult, Report
 
 REFUSED = 2
+TORCHRUNS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals by which torchrun ends its ranks."""
 # A rank that leaves makes torchrun end the others: the one that says why must come first.
 SILENT_SECONDS = 1.0
 UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
@@ -70,7 +72,7 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     status = StatusWriter(rundir, rank)
     install_stack_dump(rundir, rank)
     if rank == 0:
-        _outlive_sigterm()
+        _outlive_signals()
     try:
         _check_fresh(rundir, plan)
         _check_world(plan)
@@ -134,7 +136,7 @@ def _run(plan: Plan, rundir: NodeRun, rank: int, local_rank: int, status: Status
 
 def _failed(rundir: NodeRun, rank: int, started: float) -> int:
     if rank == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _hear_no_more()
     world = int(os.environ["WORLD_SIZE"])
     words = last_words(rundir, rank, world)
     if rank != 0:
@@ -147,16 +149,22 @@ def _told(report: Report, rundir: NodeRun) -> int:
     return report.exit_status
 
 
-def _outlive_sigterm() -> None:
-    """Rank 0 has a report to write; torchrun leaves it half a minute for that."""
+def _outlive_signals() -> None:
+    """Rank 0 has a report to write; torchrun, handing on what ends it, leaves it half a minute for that."""
     if threading.current_thread() is not threading.main_thread():
         return
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Terminated("SIGTERM")
+    def end(number: int, _frame: FrameType | None) -> None:
+        _hear_no_more()
+        raise Terminated(signal.Signals(number).name)
 
-    signal.signal(signal.SIGTERM, end)
+    for each in TORCHRUNS:
+        signal.signal(each, end)
+
+
+def _hear_no_more() -> None:
+    for each in TORCHRUNS:
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _check_fresh(rundir: NodeRun, plan: Plan) -> None:

@@ -16,7 +16,7 @@ import pytest
 from harness.launch import OutcomeKind
 from harness.node_blame import outcome_of
 from harness.node_plan import prepare_nodes
-from harness.nodes import run_node
+from harness.nodes import TORCHRUNS, run_node
 from harness.run_config import RequestError, RunConfig
 from harness.rundir import RunDir, RunDirError
 from harness.status import CaseRef, Phase, RankError, RankStatus
@@ -28,10 +28,11 @@ LOST = "Read error [127.0.0.1]:1: Connection reset by peer"
 
 @pytest.fixture(autouse=True)
 def _same_handlers() -> Iterator[None]:
-    """Rank 0 outlives SIGTERM; the process that runs these tests must not."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Rank 0 outlives signals; the process that runs these tests must not."""
+    before = {each: signal.getsignal(each) for each in TORCHRUNS}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 def prepared(folder: Path, **changes: object) -> RunConfig:
@@ -157,6 +158,7 @@ def test_a_rank_that_was_only_told_to_end_is_not_at_fault() -> None:
     assert outcome.culprit is not None
     assert outcome.culprit.ranks == (2,)
     assert outcome_of({0: told}, 4, 1.0).signal == "SIGTERM"
+    assert outcome_of({0: status(0, "SIGHUP", "Terminated")}, 4, 1.0).signal == "SIGHUP"
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cases": []}'])
