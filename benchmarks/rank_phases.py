@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def now(device: torch.device) -> float:
 def main() -> None:
     """Join, measure, print on rank 0, leave."""
     options = parsed()
+    if "LOCAL_RANK" not in os.environ:
+        sys.exit("rank_phases: expected to be started by torchrun, see --help; got no LOCAL_RANK")
     device = torch.device(options.device, int(os.environ["LOCAL_RANK"]) if options.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -11,7 +11,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
-from harness.ops import LossOp, loss_of, not_plain, own_copies, quantities_of, shows_stages, stages_of
+from harness.ops import (
+    LossOp,
+    loss_of,
+    not_plain,
+    own_copies,
+    quantities_of,
+    shows_stages,
+    stages_of,
+    unknown_keys,
+)
 from harness.status import Phase, StatusWriter
 from harness.ulp import raw_bits
 from loss_ops.batch import GlobalBatch
@@ -74,7 +83,7 @@ def run_candidate(
     _report(status, Phase.BACKWARD)
     gradient = _backward(result, logits)
     if notes is not None and call is not given:
-        notes += _overwritten(given, call)
+        notes += [*_overwritten(given, call), *unknown_keys(result)]
     if not isinstance(result, GRPOLossResult):
         return quantities_of(result, gradient)
     found = quantities(result, gradient)

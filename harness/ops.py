@@ -116,6 +116,14 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     return own_copies(tensors)
 
 
+def unknown_keys(result: Any) -> list[str]:
+    """A line that names the tensors of a mapping which are no quantities, and so are not compared."""
+    held = result if isinstance(result, Mapping) else {}
+    names = [str(key) for key, value in held.items() if isinstance(value, Tensor) and key not in REPLICATED]
+    known = ", ".join(REPLICATED)
+    return [f"not compared are the op's {', '.join(names)}: the names compared are {known}"] if names else []
+
+
 def own_copies(quantities: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same values in memory of their own."""
     return {name: value.detach().clone() for name, value in quantities.items()}

@@ -13,12 +13,14 @@ reader sees the old text or the new one, never half of either.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_contract.errors import GRPOVerifyError, Problem
+from harness.regular_file import unreadable_kind
 
 MARKER = ".grpo-verify-run"
 ENVIRONMENT = "environment.json"
@@ -153,10 +155,10 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of `path`, or None when there is no such regular file."""
+    """The text of `path`, or None when there is no such file. Raises OSError for anything else in its place."""
     try:
-        if not path.is_file():
-            return None  # a pipe in its place would be waited for
+        if kind := unreadable_kind(path):
+            raise OSError(errno.EINVAL, kind, str(path))
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None

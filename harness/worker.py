@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -40,6 +41,7 @@ def main(arguments: list[str], body: Body | None = None) -> int:
             (body or _run)(rundir, rank, local_rank, status)
     except Exception as error:
         status.fail(error)
+        traceback.print_exception(error)  # into this rank's log, which the report points to
         return 1
     status.update(phase=Phase.DONE)
     return 0

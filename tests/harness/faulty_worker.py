@@ -125,7 +125,7 @@ def plant_call(fault: dict[str, Any]) -> None:
 
     run = rank_run.run_candidate
 
-    def odd(op: Any, batch: Any, sharding: Any, groups: Any, *rest: Any) -> Any:
+    def odd(op: Any, batch: Any, sharding: Any, groups: Any, *rest: Any, **_told: Any) -> Any:
         if sharding.tp_degree * sharding.dp_degree == 1:
             return run(op, batch, sharding, groups, *rest)
         return CALLS[fault["act"]](run, op, batch, sharding, groups, *rest)

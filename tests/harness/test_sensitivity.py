@@ -9,7 +9,7 @@ from torch import Tensor
 from grpo_contract import InputError, ShardingSpec
 from harness.batch_store import BatchStore, run_alone
 from harness.candidate import Groups, run_candidate
-from harness.ops import quantities_of
+from harness.ops import quantities_of, unknown_keys
 from harness.run_config import RunConfig
 from harness.sensitivity import stepped, unmoved
 from harness.verify import batch_of, verify_loss
@@ -118,6 +118,12 @@ def test_inputs_that_an_op_overwrites_are_told() -> None:
     run_candidate(Overwriting(lambda found, _: found), batch, alone, Groups(), notes=notes)
     assert notes == ["the op overwrites its input rewards"]
     assert batch.rewards.any()
+
+
+def test_keys_that_are_no_quantities_are_told() -> None:
+    found = {"loss": torch.tensor(1.0), "pg_loss": torch.tensor(1.0), "stages": {}, "lr": 0.1}
+    assert unknown_keys(found)[0].startswith("not compared are the op's pg_loss: the names compared are loss, ")
+    assert unknown_keys({"loss": torch.tensor(1.0)}) == unknown_keys(torch.tensor(1.0)) == []
 
 
 @pytest.mark.parametrize(
