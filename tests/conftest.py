@@ -1,9 +1,15 @@
 """One thread for every test module: they run beside each other. The bits do not depend on it, as a test shows."""
 
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+# Under nohup, or in the background of a script, signals are ignored, and so would they be by what tests start.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="module")
