@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness.environment import check_environment
 from harness.identity import write_identity
 from harness.imported_files import note_imported, recorded
 from harness.planned import Plan
+from harness.processes import command_of
 from harness.request import plan_for
 from harness.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
 from harness.run_config import RunConfig
@@ -176,6 +178,8 @@ def test_a_run_whose_ranks_are_at_work_is_refused(interrupted: Path) -> None:
     rundir = earlier_run(interrupted).rundir
     line = [sys.executable, "-c", "input()", str(rundir.path)]
     with subprocess.Popen(line, stdin=subprocess.PIPE) as rank:
+        while os.fsencode(rundir.path) not in command_of(rank.pid):  # not yet shown while it is being started
+            time.sleep(0.01)
         words = RankStatus(rank=1, pid=rank.pid, host="", phase=Phase.FORWARD, time=0.0)
         rundir.status(1).write_text(words.model_dump_json())
         with pytest.raises(ResumeError, match=rf"still at work \(rank 1 is process {rank.pid}\)"):
