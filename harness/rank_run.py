@@ -72,7 +72,7 @@ class RankRun:
         measures = self.rank == self.plan.ranks - 1
         ref = CaseRef(index=case.index, name=case.name)
         at_work = takes_part or measures
-        self.status.update(case=ref, idle=not at_work, phase=None if takes_part else Phase.COMPARE)
+        self.status.update(case=ref, idle=not at_work, phase=None if at_work else Phase.COMPARE)
         outcome = self._outcome(case, seed) if takes_part else None
         if takes_part:
             self.status.update(phase=Phase.COMPARE)
