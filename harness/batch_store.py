@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from harness import batches
 from harness.candidate import Groups, run_candidate
 from harness.ops import LossOp
 from harness.planned import BatchPlan
-from harness.sensitivity import stepped
+from harness.sensitivity import disturb
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 
@@ -47,8 +46,7 @@ class BatchStore:
                 return quantities
         found = run_alone(op, batch)
         if not isinstance(op, DistributedGRPOLossOp):
-            with suppress(Exception):  # what an op remembers of its latest call must not pass for what it computes
-                run_alone(op, stepped(batch, 0))
+            disturb(lambda moved: run_alone(op, moved), batch)
         self._baselines.append((op, found))
         return found
 

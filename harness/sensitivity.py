@@ -9,6 +9,7 @@ large beside a rounding of float32, so of such logits one slot a sequence moves,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -34,6 +35,12 @@ def unmoved(run: Callable[[GlobalBatch], Quantities], batch: GlobalBatch, baseli
         other = run(stepped(batch, trial))
         still = {name for name in still if name in other and not _differ(baseline[name], other[name])}
     return frozenset(still)
+
+
+def disturb(run: Callable[[GlobalBatch], Quantities], batch: GlobalBatch) -> None:
+    """Call the op on other inputs: what it remembers of its latest call must not pass for what it computes."""
+    with suppress(Exception):  # an op may check its inputs
+        run(stepped(batch, 0))
 
 
 def stepped(batch: GlobalBatch, trial: int) -> GlobalBatch:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_contract import ShardingSpec
-from harness.batch_store import build_batch
-from harness.candidate import Groups, run_candidate
+from harness.batch_store import build_batch, run_alone
 from harness.environment import environment
 from harness.ops import launch_of, resolve
 from harness.planned import Plan
@@ -41,8 +39,7 @@ def _obtained(plan: Plan, name: str, seed: int | None, device: torch.device) -> 
     planned = plan.batches[name]
     batch = build_batch(planned, seed).to(device)
     op = resolve(plan.op, plan.backend, batch.contract, plan.device)
-    alone = ShardingSpec.even(1, 1, contract=batch.contract)
-    found = {name: value.cpu() for name, value in run_candidate(op, batch, alone, Groups()).items()}
+    found = {name: value.cpu() for name, value in run_alone(op, batch).items()}
     entry = Entry(
         name="/".join([plan.op, name, *([] if seed is None else [f"s{seed}"])]),
         batch=name,
