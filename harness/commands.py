@@ -14,7 +14,7 @@ from harness.config_sources import load_config
 from harness.flags import Answer, Flags, with_flags
 from harness.inspect_commands import compare, reveal, snapshot_app
 from harness.listings import ops_text, plan_text, settings_text
-from harness.out_folder import check_out
+from harness.out_folder import REPORT, check_out
 from harness.regular_file import read_regular
 from harness.report_files import write_formats
 from harness.run_config import RequestError, RunConfig
@@ -164,7 +164,7 @@ def _rendered(report: Report, settings: RunConfig, look: Look) -> str:
 
 def _report_text(name: str) -> str:
     path = Path(name)
-    path = path / "report.json" if path.is_dir() else path
+    path = path / REPORT if path.is_dir() else path
     try:
         if name == "-":
             return sys.stdin.read() if sys.stdin else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_contract import Problem
 from grpo_contract.fingerprint import flatten
+from harness.out_folder import REPORT
 from harness.regular_file import read_regular
 from harness.run_config import RequestError
 from harness.snapshots.entry import Entry
@@ -73,7 +74,7 @@ Subject = Report | Sequence[Entry]
 
 def load_subject(path: Path) -> Subject:
     """The report in a file or an --out folder, or the entries of a snapshot folder. Raises RequestError."""
-    if path.is_dir() and not (path / "report.json").exists():
+    if path.is_dir() and not (path / REPORT).exists():
         from harness.snapshots.store import read_entries  # needs torch's neighbours; a report does not
 
         entries = read_entries(path)
@@ -82,7 +83,7 @@ def load_subject(path: Path) -> Subject:
         raise RequestError(
             Problem("request.compare", str(path), "a report or a snapshot", "a folder with neither")
         )
-    file = path / "report.json" if path.is_dir() else path
+    file = path / REPORT if path.is_dir() else path
     try:
         return Report.from_json(read_regular(file))
     except (OSError, UnicodeDecodeError, ReportFormatError) as error:

@@ -24,10 +24,11 @@ from harness.blame import Culprit
 from harness.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.node_blame import Terminated, last_words, outcome_of
 from harness.op_exits import exits_told
+from harness.out_folder import REPORT
 from harness.planned import Plan
 from harness.report_file import keep
 from harness.resume import KEPT
-from harness.run import REPORT, make_report
+from harness.run import make_report
 from harness.rundir import RunDir, RunDirError, read_text
 from harness.stacks import install_stack_dump
 from harness.status import Phase, StatusWriter

@@ -22,6 +22,7 @@ from harness.devices import Machine
 from harness.differences import shown
 from harness.identity import IDENTITY, Identity
 from harness.imported_files import IMPORTED, changed
+from harness.out_folder import REPORT
 from harness.planned import Plan
 from harness.processes import command_of
 from harness.request import plan_for
@@ -57,7 +58,7 @@ class Earlier:
     @property
     def out(self) -> Path | None:
         """The folder of --out that it was run with; None when it had none."""
-        return self.rundir.path.parent if self.rundir.path.parent.joinpath("report.json").exists() else None
+        return self.rundir.path.parent if self.rundir.path.parent.joinpath(REPORT).exists() else None
 
 
 def request_for(config: RunConfig, machine: Machine | None = None) -> tuple[Plan, Earlier | None, Path | None]:

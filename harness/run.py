@@ -16,6 +16,7 @@ from harness.batch_spec import CONTROL
 from harness.identity import write_identity
 from harness.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launch_request import LaunchRequest
+from harness.out_folder import REPORT
 from harness.planned import Plan, PlannedCase
 from harness.recheck import hung_case, look_again, with_second_look
 from harness.report_file import full_disk, keep
@@ -25,7 +26,6 @@ from harness.signals import finish_first
 from harness.stress_notes import stress_notes
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 
-REPORT = "report.json"
 Progress = Callable[[str], None]
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from grpo_contract.fingerprint import fingerprint
 from harness.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launch_request import LaunchRequest
+from harness.out_folder import REPORT
 from harness.report_file import keep
-from harness.run import REPORT, told_by
+from harness.run import told_by
 from harness.rundir import RunDir
 from harness.signals import finish_first
 from harness.workloads.train_plan import TrainCase, TrainPlan
