@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from harness.comparison import compare
+from harness.comparing.comparison import compare
 
 COLUMNS = 131072
 

@@ -13,9 +13,9 @@ import json
 
 import torch
 
-from harness.batch_spec import BUILT_IN, contract_for
-from harness.batches import built_in
-from harness.run_config import RunConfig
+from harness.inputs.batch_spec import BUILT_IN, contract_for
+from harness.inputs.batches import built_in
+from harness.settings.run_config import RunConfig
 from loss_ops.controls import faulty_op
 from loss_ops.virtual_layout import run_layout
 

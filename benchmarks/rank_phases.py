@@ -29,8 +29,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, ShardingSpec
-from harness.meeting import collective_timeout
-from harness.rank_groups import layout_groups
+from harness.ranks.meeting import collective_timeout
+from harness.ranks.rank_groups import layout_groups
 from loss_ops import kernel_registry
 
 WARM_UP = 3

@@ -22,8 +22,8 @@ from grpo_contract import (
     StdEpsMode,
     TokenNormalizer,
 )
-from harness.capture_check import check_capture
-from harness.capture_header import (
+from harness.inputs.capture_check import check_capture
+from harness.inputs.capture_header import (
     DTYPES,
     FORMAT,
     CaptureHeader,
@@ -31,12 +31,12 @@ from harness.capture_header import (
     header_problems,
     read_header,
 )
-from harness.config_problems import suggestion
+from harness.settings.config_problems import suggestion
 
 if TYPE_CHECKING:
     import torch
 
-    from harness.run_config import RunConfig
+    from harness.settings.run_config import RunConfig
 
 __all__ = [
     "CaptureHeader",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from harness.foreign_folders import foreign_folders
-from harness.signals import INTERRUPTS, finish_first, raise_lost, raised_signals, status_of
+from harness.launching.signals import INTERRUPTS, finish_first, raise_lost, raised_signals, status_of
+from harness.provenance.foreign_folders import foreign_folders
 from harness.stdio import open_missing_streams, write
 
 NAME = "grpo-verify"

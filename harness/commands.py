@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from grpo_contract import Problem
-from harness.config_sources import load_config
-from harness.flags import Answer, Flags, with_flags
+from harness.files.out_folder import REPORT, check_out
+from harness.files.regular_file import read_regular
+from harness.files.report_files import write_formats
 from harness.inspect_commands import compare, reveal, snapshot_app
-from harness.listings import ops_text, plan_text, settings_text
-from harness.out_folder import REPORT, check_out
-from harness.regular_file import read_regular
-from harness.report_files import write_formats
-from harness.run_config import RequestError, RunConfig
+from harness.planning.listings import ops_text, plan_text, settings_text
+from harness.settings.config_sources import load_config
+from harness.settings.flags import Answer, Flags, with_flags
+from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.usage_errors import usage_error
 from harness.stdio import MOST_COLUMNS, Look, is_absent, look_of, speak_utf8
-from harness.usage_errors import usage_error
 from harness.version import version
 from harness.workloads.train_command import train_command
 from reports import Report, render
@@ -78,9 +78,9 @@ def _app(tokens: Sequence[str], on_progress: OnProgress) -> App:
 def run_plan(settings: RunConfig, command: Sequence[str], on_progress: OnProgress) -> Answer:
     """Plan, launch and report one run; `command` is the command line, for the report."""
     # On demand, so that other commands do not pay for them.
-    from harness.request import plan_for
-    from harness.resume import request_for
-    from harness.run import run as launch
+    from harness.runs.request import plan_for
+    from harness.runs.resume import request_for
+    from harness.runs.run import run as launch
 
     if settings.dry_run:
         return plan_text(plan_for(settings)), 0
@@ -132,7 +132,7 @@ def show(
 @with_flags
 def plan(flags: Flags) -> Answer:
     """Write a run into --out DIR for your own torchrun, on one node or several; takes the flags of a run."""
-    from harness.node_plan import prepare_nodes
+    from harness.runs.node_plan import prepare_nodes
 
     return prepare_nodes(load_config(flags)), 0
 
@@ -145,7 +145,7 @@ def config(flags: Flags) -> Answer:
 
 def ops() -> Answer:
     """List the ops, their backends, and why a backend is not available on this machine."""
-    from harness.devices import resolve_device, this_machine
+    from harness.settings.devices import resolve_device, this_machine
     from loss_ops import kernel_registry
 
     device, _ = resolve_device(RunConfig(), this_machine())

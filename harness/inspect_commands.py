@@ -1,6 +1,6 @@
 """The commands `reveal`, `compare` and `snapshot`: they look at one op in one process, and launch no ranks.
 
-`reveal` and `snapshot` work on the user's op in a child process (harness.apart): torch stays out of this one.
+`reveal` and `snapshot` work on the user's op in a child process (`apart`): torch stays out of this one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from harness.apart import work_apart
-from harness.config_sources import current_folder, load_config
-from harness.flags import Answer, Flags, with_flags
-from harness.out_folder import check_folder
-from harness.planned import Plan
-from harness.run_config import RunConfig
+from harness.files.out_folder import check_folder
+from harness.own_ops.apart import work_apart
+from harness.planning.planned import Plan
+from harness.settings.config_sources import current_folder, load_config
+from harness.settings.flags import Answer, Flags, with_flags
+from harness.settings.run_config import RunConfig
 from harness.stdio import look_of
 
 _NOT_OF_A_SNAPSHOT = (
@@ -78,7 +78,7 @@ def reveal(
     json
         The trees as JSON.
     """
-    from harness.op_names import check_op
+    from harness.own_ops.op_names import check_op
 
     typed = {"layouts": layouts, "tp": tp, "dp": dp, "backend": backend}
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
@@ -104,8 +104,8 @@ def compare(a: Path, b: Path, /, *, json: Switch = False) -> Answer:
     json
         Every change as JSON.
     """
-    from harness.compare import compare_subjects, load_subject
-    from harness.comparison_text import comparison_json, comparison_text
+    from harness.comparing.compare import compare_subjects, load_subject
+    from harness.comparing.comparison_text import comparison_json, comparison_text
 
     found = compare_subjects(load_subject(a), load_subject(b), (a, b))
     render = comparison_json if json else comparison_text
@@ -153,7 +153,7 @@ def _with_folder(body: Callable[[Path, bool, Flags], Answer]) -> Callable[..., A
 
 def _plan(settings: RunConfig) -> Plan:
     """The plan of the run at 1x1, without planted faults."""
-    from harness.request import plan_for
+    from harness.runs.request import plan_for
 
     used = [name for name in RunConfig.model_fields if name not in _NOT_OF_A_SNAPSHOT]
     given = {name: getattr(settings, name) for name in used if settings.is_given(name)}
@@ -182,7 +182,7 @@ def _apart(
 
 
 def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
-    from harness.unused_flags import not_for
+    from harness.settings.unused_flags import not_for
 
     return not_for(settings, names, "a snapshot, which is one op at 1x1 in one process")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grpo_contract import GRPOVerifyError
-from harness.apart import ChildError, OpFailure
-from harness.config_sources import gather, merge
+from harness.own_ops.apart import ChildError, OpFailure
+from harness.settings.config_sources import gather, merge
 from harness.stdio import is_absent, speak_utf8
 from reports import Report, ReportError, ReportFormatError, render
 from reports.formats import RENDERERS

@@ -12,23 +12,23 @@ from typing import Any
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
-from harness.batch_spec import BUILT_IN, contract_for
-from harness.batches import built_in, captured
-from harness.candidate import BY_SEQUENCE
 from harness.capture import capture_contract, read_header
-from harness.case_result import case_result
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_run import with_virtual_stages
-from harness.environment import environment
-from harness.ops import OWN, launch_of, quantities_of, resolve
-from harness.planned import PlannedCase
-from harness.power import measure_power, power_of_foreign
-from harness.rank_comparison import compare_rank
-from harness.rank_outcome import RankOutcome
-from harness.run_config import RunConfig
-from harness.sensitivity import disturb
-from harness.verify_arguments import checked_layouts
-from harness.virtual_run import run_virtual_case
+from harness.inputs.batch_spec import BUILT_IN, contract_for
+from harness.inputs.batches import built_in, captured
+from harness.own_ops.ops import OWN, launch_of, quantities_of, resolve
+from harness.planning.planned import PlannedCase
+from harness.provenance.environment import environment
+from harness.ranks.candidate import BY_SEQUENCE
+from harness.ranks.case_result import case_result
+from harness.ranks.power import measure_power, power_of_foreign
+from harness.ranks.rank_comparison import compare_rank
+from harness.ranks.rank_outcome import RankOutcome
+from harness.ranks.sensitivity import disturb
+from harness.ranks.virtual_run import run_virtual_case
+from harness.settings.run_config import RunConfig
+from harness.settings.verify_arguments import checked_layouts
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.quantities import GRADIENT, REPLICATED

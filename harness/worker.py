@@ -18,17 +18,17 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     """Run the plan of the run directory `arguments[0]` as rank RANK of WORLD_SIZE; another `body` runs another."""
     # Importing torch makes many objects that live for ever; collecting among them costs a quarter of start-up.
     gc.disable()
-    from harness.guard import has_launcher, install_parent_guard
-    from harness.launch_request import append_user_path
-    from harness.op_exits import exits_told
-    from harness.rundir import RunDir
-    from harness.stacks import install_stack_dump
-    from harness.status import Phase, StatusWriter
+    from harness.files.rundir import RunDir
+    from harness.launching.guard import has_launcher, install_parent_guard
+    from harness.launching.launch_request import append_user_path
+    from harness.launching.op_exits import exits_told
+    from harness.launching.stacks import install_stack_dump
+    from harness.launching.status import Phase, StatusWriter
 
     install_parent_guard()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     if body is None and not has_launcher():
-        from harness.nodes import run_node
+        from harness.runs.nodes import run_node
 
         gc.enable()
         return run_node(Path(arguments[0]), rank, local_rank)
@@ -50,10 +50,10 @@ def main(arguments: list[str], body: Body | None = None) -> int:
 def _run(rundir: object, rank: int, local_rank: int, status: object) -> None:
     import torch
 
-    from harness.planned import Plan
-    from harness.rank_run import RankRun
-    from harness.rundir import RunDir
-    from harness.status import StatusWriter
+    from harness.files.rundir import RunDir
+    from harness.launching.status import StatusWriter
+    from harness.planning.planned import Plan
+    from harness.ranks.rank_run import RankRun
 
     assert isinstance(rundir, RunDir)
     assert isinstance(status, StatusWriter)
@@ -63,7 +63,7 @@ def _run(rundir: object, rank: int, local_rank: int, status: object) -> None:
     plan = Plan.model_validate_json(rundir.plan.read_text())
     kind: type[RankRun] = RankRun
     if plan.transport == "virtual":
-        from harness.virtual_rank_run import VirtualRankRun as kind
+        from harness.ranks.virtual_rank_run import VirtualRankRun as kind
     kind(plan, rundir, rank, local_rank, status).run()
 
 

@@ -117,26 +117,32 @@ def test_a_worker_starts_without_torch() -> None:
 
 
 def test_what_a_worker_runs_renders_nothing() -> None:
-    held = loaded(["harness.worker", "harness.rank_run"], blocked=("rich", "cyclopts", "jinja2"))
+    held = loaded(["harness.worker", "harness.ranks.rank_run"], blocked=("rich", "cyclopts", "jinja2"))
     assert "torch" in held
     assert not held & set(RENDERING)
-    assert not held & {"harness.cli", "harness.commands", "harness.run", "harness.launch", "harness.run_config"}
+    assert not held & {
+        "harness.cli",
+        "harness.commands",
+        "harness.runs.run",
+        "harness.launching.launch",
+        "harness.settings.run_config",
+    }
 
 
 def test_the_parent_never_loads_torch() -> None:
     modules = [
         "harness.cli",
         "harness.commands",
-        "harness.request",
-        "harness.run",
-        "harness.plan",
-        "harness.launch",
+        "harness.runs.request",
+        "harness.runs.run",
+        "harness.planning.plan",
+        "harness.launching.launch",
     ]
     held = loaded(modules, blocked=("torch", "triton"))
     assert "loss_ops.faults" not in held or "torch" not in held
 
 
-@pytest.mark.parametrize("module", ["harness.batches", "harness.comparison"])
+@pytest.mark.parametrize("module", ["harness.inputs.batches", "harness.comparing.comparison"])
 def test_the_check_can_fail(module: str) -> None:
     """These need torch, and a process that must not have it says so."""
     done = fresh(BLOCKING, json.dumps(["torch"]), json.dumps([module]))

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, ShardingSpec
-from harness.candidate import Groups, run_candidate
-from harness.comparison import compare
+from harness.comparing.comparison import compare
+from harness.comparing.drift import Drift
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.stage_order import STAGE_PREFIX
-from harness.drift import Drift
-from harness.ops import LossOp
-from harness.rank_outcome import RankOutcome, have_drifted
+from harness.own_ops.ops import LossOp
+from harness.ranks.candidate import Groups, run_candidate
+from harness.ranks.rank_outcome import RankOutcome, have_drifted
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.distributed_loss import DistributedGRPOLossOp

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from harness.comparing.drift import Drift
 from harness.diagnosis.causes import factor_causes, offset_causes
 from harness.diagnosis.patterns import Fit, Pattern, fit, fit_offset, is_constant_factor
 from harness.diagnosis.stage_order import NAMES, STAGE_PREFIX, FirstStage, first_stage, in_order
 from harness.diagnosis.tally import Tally, merge
 from harness.diagnosis.whereabouts import Whereabouts, whereabouts
-from harness.drift import Drift
 from reports.diagnosis import Diagnosis
 
 Place = tuple[int, int]

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.case_result import case_result
-from harness.comparison import compare
-from harness.drift import Drift
-from harness.planned import PlannedCase
-from harness.rank_outcome import RankOutcome
+from harness.comparing.comparison import compare
+from harness.comparing.drift import Drift
+from harness.planning.planned import PlannedCase
+from harness.ranks.case_result import case_result
+from harness.ranks.rank_outcome import RankOutcome
 from harness.snapshots import store
 from harness.snapshots.check import Checked, State
 from harness.snapshots.digests import differing_blocks

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from harness.comparison import WITHOUT_SEQUENCES
+from harness.comparing.comparison import WITHOUT_SEQUENCES
+from harness.comparing.ulp import raw_bits
 from harness.snapshots.entry import QuantityDigest, SequenceDigest
-from harness.ulp import raw_bits
 
 BLOCK = 1 << 16
 """Elements under one digest."""

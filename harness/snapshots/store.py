@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from grpo_contract import InputError, Problem
-from harness.regular_file import read_regular
-from harness.rundir import write_atomic
+from harness.files.regular_file import read_regular
+from harness.files.rundir import write_atomic
 from harness.snapshots.entry import Entry
 from harness.snapshots.obtain import Obtained
 

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from harness.comparing.ulp import raw_bits
 from harness.snapshots.digests import differing_blocks
 from harness.snapshots.entry import Entry, QuantityDigest
 from harness.snapshots.store import EXPECTED
-from harness.ulp import raw_bits
 
 Words = tuple[str, str]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from cyclopts import Group
 
-from harness.config_sources import current_folder, flag_source
-from harness.flags import REPORT_FLAGS, REPORT_GROUP, Answer, with_flags_of
-from harness.out_folder import check_out
+from harness.files.out_folder import check_out
+from harness.settings.config_sources import current_folder, flag_source
+from harness.settings.flags import REPORT_FLAGS, REPORT_GROUP, Answer, with_flags_of
 from harness.stdio import is_absent, look_of
 from harness.workloads.train_settings import TrainSettings
 from reports import render

@@ -8,11 +8,11 @@ import torch.distributed as dist
 from pydantic import BaseModel
 
 from grpo_contract import GRPOVerifyError
-from harness.candidate import Groups
-from harness.exchange import gather_texts
-from harness.rank_groups import device_of, session
-from harness.rundir import RunDir
-from harness.status import CaseRef, Phase, StatusWriter
+from harness.files.rundir import RunDir
+from harness.launching.status import CaseRef, Phase, StatusWriter
+from harness.ranks.candidate import Groups
+from harness.ranks.exchange import gather_texts
+from harness.ranks.rank_groups import device_of, session
 from harness.workloads.ranks import Place, RealDriver
 from harness.workloads.train_plan import TrainCase, TrainPlan
 from harness.workloads.train_result import train_result

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grpo_contract.fingerprint import fingerprint
-from harness.launch import LaunchOutcome, OutcomeKind, launch
-from harness.launch_request import LaunchRequest
-from harness.out_folder import REPORT
-from harness.report_file import keep
-from harness.run import told_by
-from harness.rundir import RunDir
-from harness.signals import finish_first
+from harness.files.out_folder import REPORT
+from harness.files.report_file import keep
+from harness.files.rundir import RunDir
+from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launching.launch_request import LaunchRequest
+from harness.launching.signals import finish_first
+from harness.runs.run import told_by
 from harness.workloads.train_plan import TrainCase, TrainPlan
 from reports import CaseResult, Expect, Layout, Report, Verdict
 

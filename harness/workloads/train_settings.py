@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_contract import Problem, ReductionSpec, TokenNormalizer
-from harness.config_problems import from_pydantic, relocated
-from harness.config_sources import Source
-from harness.run_config import MOST_COUNTED, MOST_RANKS, Folder, RequestError, flag_name
+from harness.settings.config_problems import from_pydantic, relocated
+from harness.settings.config_sources import Source
+from harness.settings.run_config import MOST_COUNTED, MOST_RANKS, Folder, RequestError, flag_name
 from reports.formats import RENDERERS
 
 LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")

@@ -12,8 +12,8 @@ def train_body(rundir: object, rank: int, local_rank: int, status: object) -> No
     """Run the plan of the run directory as this rank."""
     import torch
 
-    from harness.rundir import RunDir
-    from harness.status import StatusWriter
+    from harness.files.rundir import RunDir
+    from harness.launching.status import StatusWriter
     from harness.workloads.train_plan import TrainPlan
     from harness.workloads.train_rank import TrainRank
 

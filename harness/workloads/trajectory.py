@@ -10,8 +10,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness.comparison import compare
-from harness.drift import Drift
+from harness.comparing.comparison import compare
+from harness.comparing.drift import Drift
 from harness.workloads.training import Update
 from loss_ops.loss_call import digest
 

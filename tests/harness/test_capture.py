@@ -11,7 +11,7 @@ import torch
 
 from grpo_contract import GRPOLossContract, GRPOVerifyError, InputError, LogitsDtype
 from harness.capture import capture_contract, check_capture, load_capture, read_header, save_capture
-from harness.run_config import RunConfig
+from harness.settings.run_config import RunConfig
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "smollm2-b4-t8.safetensors"
 TORCH = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -342,7 +342,7 @@ def test_load_refuses_what_the_header_check_refuses(tmp_path: Path) -> None:
 
 
 def test_one_long_sequence_is_looked_at_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.capture_check._ROW_ELEMENTS", 1)
+    monkeypatch.setattr("harness.inputs.capture_check._ROW_ELEMENTS", 1)
     held = tensors()
     held["policy_logits"][1, 2, 0] = float("nan")
     assert value_messages(write(tmp_path / "x.safetensors", held))[0].startswith("policy_logits[1, 2]")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import harness.cli
-from harness.devices import Machine, resolve_device
-from harness.foreign_folders import PACKAGES, folders_of, foreign_folders
-from harness.op_names import check_op
-from harness.plan import Plan
-from harness.run_config import RequestError, RunConfig
+from harness.own_ops.op_names import check_op
+from harness.planning.plan import Plan
+from harness.provenance.foreign_folders import PACKAGES, folders_of, foreign_folders
+from harness.settings.devices import Machine, resolve_device
+from harness.settings.run_config import RequestError, RunConfig
 from harness.stdio import MOST_COLUMNS, look_of
 from loss_ops.registry import LOSS_OP
 from reports import CaseResult, Layout, QuantityResult, Report, Verdict
@@ -43,11 +43,11 @@ def guarded(name, *rest):
     assert name.partition(".")[0] != "torch", "torch was imported"
     return real(name, *rest)
 builtins.__import__ = guarded
-stand_in = types.ModuleType("harness.run")
+stand_in = types.ModuleType("harness.runs.run")
 def run(plan, *, on_progress, **_):
     {body}
 stand_in.run = run
-sys.modules["harness.run"] = stand_in
+sys.modules["harness.runs.run"] = stand_in
 from harness.cli import main
 status = main(sys.argv[1:])
 assert "torch" not in sys.modules
@@ -80,9 +80,9 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.delenv(name)
 
     def called(*tokens: str, run: Callable[..., Report] | None = None) -> tuple[int, str, str]:
-        stand_in: Any = types.ModuleType("harness.run")
+        stand_in: Any = types.ModuleType("harness.runs.run")
         stand_in.run = run or (lambda plan, **_: MATCHED)
-        monkeypatch.setitem(sys.modules, "harness.run", stand_in)
+        monkeypatch.setitem(sys.modules, "harness.runs.run", stand_in)
         status = harness.cli.main(tokens)
         return status, *capsys.readouterr()
 
@@ -369,7 +369,7 @@ def test_signals_end_it_without_a_traceback(tmp_path: Path, number: signal.Signa
 
 
 FINISHED = (
-    "import time; from harness.signals import finish_first; finish_first(); on_progress('waiting');"
+    "import time; from harness.launching.signals import finish_first; finish_first(); on_progress('waiting');"
     " time.sleep({}); from reports import Report; return Report.assemble(cases=[], notes=['x' * 300_000])"
 )
 
@@ -439,7 +439,7 @@ sys.exit(main(["--help"]))
 """
 
 
-@pytest.mark.parametrize("module", ["harness.command_line", "harness.signals", "cyclopts"])
+@pytest.mark.parametrize("module", ["harness.command_line", "harness.launching.signals", "cyclopts"])
 def test_an_interrupt_while_it_still_imports(module: str) -> None:
     code = LATE.format(module=module, number=int(signal.SIGINT), lost="ZeroDivisionError")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}

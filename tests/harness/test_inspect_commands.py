@@ -7,7 +7,7 @@ import pytest
 
 from grpo_contract import GRPOVerifyError
 from harness.commands import answer
-from harness.flags import Answer
+from harness.settings.flags import Answer
 
 
 def ask(*tokens: object) -> Answer:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from grpo_contract import InputError
-from harness.request import plan_for
-from harness.run_config import RunConfig
+from harness.runs.request import plan_for
+from harness.settings.run_config import RunConfig
 from harness.snapshots import store
 from harness.snapshots.cases import case_of
 from harness.snapshots.check import State, check_entries

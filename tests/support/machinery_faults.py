@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HARNESS = Path(__file__).resolve().parents[1] / "harness"
-ROOT = HARNESS.parents[1]
+MACHINERY = Path(__file__).resolve().parents[1] / "harness" / "machinery"
+ROOT = MACHINERY.parents[2]
 COMMAND = ("--tp", "2", "--dp", "2", "--batch", "seed", "--json")
 CASE = "seed/s0/2x2"
 BEFORE = 2
@@ -151,7 +151,7 @@ def play(
     mark, stamp, told = uuid.uuid4().hex, folder / "stamp", folder / "stderr.txt"
     planted = {**fault.fault, "stamp": str(stamp)} if fault.fault else {}
     variables = {RUN: mark, "GRPO_TEST_FAULT": json.dumps(planted), **fault.variables}
-    line = [sys.executable, str(HARNESS / "faulty_cli.py"), *(["--forked"] if forked else []), *COMMAND]
+    line = [sys.executable, str(MACHINERY / "faulty_cli.py"), *(["--forked"] if forked else []), *COMMAND]
     started = time.time()
     with told.open("w") as errors:
         parent = subprocess.Popen(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from grpo_contract import AdvantageKind
-from harness.case_result import case_result
 from harness.diagnosis.frame import Frame
-from harness.planned import PlannedCase
+from harness.planning.planned import PlannedCase
+from harness.ranks.case_result import case_result
 from harness.verify import _runner
 from loss_ops import advantages, logprob
 from loss_ops.batch import GlobalBatch

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from grpo_contract import ShardingSpec
-from harness.candidate import Groups
+from harness.comparing.drift import Drift
 from harness.diagnosis.stage_run import virtual_stages, with_rank_stages, with_virtual_stages
-from harness.drift import Drift
-from harness.ops import resolve, shows_stages, stages_of
-from harness.rank_outcome import RankOutcome, have_drifted
+from harness.own_ops.ops import resolve, shows_stages, stages_of
+from harness.ranks.candidate import Groups
+from harness.ranks.rank_outcome import RankOutcome, have_drifted
 from harness.verify import _runner
 from loss_ops.controls import faulty_op
 from loss_ops.distributed_loss import DistributedGRPOLossOp
@@ -86,7 +86,7 @@ def test_stages_are_added_only_where_something_drifted() -> None:
     quiet = [RankOutcome(tp_rank=0, dp_rank=0)]
     assert with_virtual_stages(quiet, op, batch, (1, 2)) is quiet
     bad = faulty_op("advantages_off_by_one_rank")
-    from harness.planned import PlannedCase
+    from harness.planning.planned import PlannedCase
 
     case = PlannedCase(index=0, name="x", op="x", layout=(1, 2), batch="b", seed=0, repeat=1)
     stages = {drift.name: drift.mismatched for drift in _runner(bad, batch)(case)[0].stages}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness import comparison
-from harness.comparison import compare
+from harness.comparing import comparison
+from harness.comparing.comparison import compare
 from harness.diagnosis.bins import MOST, Bins, Cells, merge_bins, merge_cells
 from harness.diagnosis.frame import Frame
 from harness.diagnosis.tally import Tally, merge

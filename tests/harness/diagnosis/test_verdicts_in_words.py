@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from harness.comparison import compare
+from harness.comparing.comparison import compare
 from harness.diagnosis.verdict import diagnose, gather_evidence
 from reports import Report
 from support.planted_drifts import PLANTED, batch_for, planted_case

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from harness import report_file, run
-from harness.blame import Culprit
 from harness.cli import main
-from harness.config_sources import flag_source
-from harness.devices import Machine
-from harness.launch import LaunchOutcome, OutcomeKind
-from harness.launch_request import LaunchRequest
-from harness.rank_groups import device_of
-from harness.run_config import RequestError
-from harness.rundir import RunDir
+from harness.files import report_file
+from harness.files.rundir import RunDir
+from harness.launching.blame import Culprit
+from harness.launching.launch import LaunchOutcome, OutcomeKind
+from harness.launching.launch_request import LaunchRequest
+from harness.ranks.rank_groups import device_of
+from harness.runs import run
+from harness.settings.config_sources import flag_source
+from harness.settings.devices import Machine
+from harness.settings.run_config import RequestError
 from harness.workloads import train_run
 from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result

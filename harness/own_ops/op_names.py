@@ -1,0 +1,32 @@
+"""Names of ops, judged before anything is launched. Never imports torch, nor the user's code."""
+
+from __future__ import annotations
+
+from grpo_contract import Problem
+from harness.own_ops.op_lookup import op_problem
+from harness.planning.planned_cases import FAULTED_OP
+from harness.settings.config_problems import suggestion
+from harness.settings.run_config import RequestError, RunConfig
+from loss_ops import kernel_registry
+from loss_ops.registry import LOSS_OP
+
+
+def check_op(config: RunConfig, *, is_here: bool = True) -> None:
+    """Refuse an op or a backend that cannot exist; what only an import can tell is left to the ranks.
+
+    What an op imports is looked for where the ranks run on this machine (`is_here`).
+    Raises RequestError.
+    """
+    backends = [row["backend"] for row in kernel_registry.describe() if row["op"] == LOSS_OP]
+    own = [FAULTED_OP, *backends]
+    problems = []
+    if ":" not in config.op and config.op not in own:
+        expected = f"one of {', '.join(own)}, or package.module:attribute{suggestion(config.op, own)}"
+        problems.append(Problem("request.op", config.where("op"), expected, config.op))
+    if ":" in config.op and (problem := op_problem(config.op, config.where("op"), is_here=is_here)):
+        problems.append(problem)
+    if config.backend is not None and config.backend not in backends:
+        expected = f"one of {', '.join(backends)}{suggestion(config.backend, backends)}"
+        problems.append(Problem("request.backend", config.where("backend"), expected, config.backend))
+    if problems:
+        raise RequestError(problems)

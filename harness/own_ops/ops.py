@@ -1,0 +1,179 @@
+"""The op under test: one of ours by name, or the user's as `package.module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from grpo_contract import GRPOLossContract, InputError, Problem
+from harness.own_ops.loss_signature import CALLABLE, OP, call_problem
+from loss_ops import kernel_registry
+from loss_ops.quantities import GRADIENT, REPLICATED
+
+OWN = "grpo_loss"
+
+
+class LossOp(Protocol):
+    """What the harness calls: `apply` with the arguments of `DistributedGRPOLossOp.apply`, and any result."""
+
+    @property
+    def apply(self) -> Callable[..., Any]:
+        """One rank's forward."""
+        ...
+
+
+def resolve(name: str, backend: str | None, contract: GRPOLossContract, device: str) -> LossOp:
+    """The op called `name`: `grpo_loss`, a backend of it such as `native`, or `package.module:attribute`.
+
+    A class is built without arguments; a plain function, or a torch module, stands for `apply`. Raises
+    InputError when there is no such op, or when it cannot be called as an op is.
+    """
+    if ":" not in name:
+        wanted = backend if name == OWN else name
+        op: LossOp = kernel_registry.get_loss_op(contract, device=device, backend=wanted).op
+        return op
+    return _foreign(name)
+
+
+def _foreign(name: str) -> LossOp:
+    module, _, attribute = name.partition(":")
+    try:
+        found = attrgetter(attribute)(importlib.import_module(module))
+        held: Any = found() if inspect.isclass(found) else found
+    except (OSError, MemoryError):
+        raise  # the machine's fault, not the op's
+    except Exception as error:
+        got = f"{name}, which raises {type(error).__name__}: {error}"
+        raise InputError(Problem("input.op", "--op", "an importable package.module:attribute", got)) from error
+    op = held if _has_loss_as_apply(held) else _FunctionOp(held)
+    if not callable(op.apply):
+        raise InputError(Problem("input.op", "--op", OP, f"{name}, a {type(held).__name__}"))
+    called = held.forward if op is not held and isinstance(held, nn.Module) else op.apply
+    if why := _misfit(called):
+        raise InputError(Problem("input.op", "--op", CALLABLE, f"{name}, which takes {why}"))
+    return op
+
+
+def _has_loss_as_apply(held: Any) -> bool:
+    """Whether `apply` is the loss: that of a torch module, unless its own, takes a function to all its parts."""
+    if not isinstance(held, nn.Module):
+        return hasattr(held, "apply")
+    return getattr(held.apply, "__func__", None) is not nn.Module.apply and _misfit(held.apply) is None
+
+
+def _misfit(function: Callable[..., Any]) -> str | None:
+    """Why a function cannot be called as an op is, after its signature; one without a signature may be."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    why = call_problem(signature)
+    return None if why is None else f"{signature}: {why}"
+
+
+class _FunctionOp:
+    def __init__(self, function: Any) -> None:
+        self.apply = function
+
+
+def launch_of(op: Any) -> dict[str, Any]:
+    """The launch configuration that fixes an op's bits beside the contract, as JSON values; empty without one."""
+    held = getattr(op, "launch", None)
+    return json.loads(json.dumps(dict(held), default=str)) if isinstance(held, Mapping) else {}
+
+
+def loss_of(result: Any) -> Any:
+    """The loss of a foreign result: the attribute or key `loss`, or the first of a tuple; None without one."""
+    if isinstance(result, Mapping):
+        return result.get("loss")
+    if isinstance(result, tuple) and not hasattr(result, "loss"):
+        return result[0] if result else None
+    return getattr(result, "loss", None)
+
+
+def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
+    """The quantities that a foreign result offers: attributes, keys, or `loss, policy_loss, kl` in a tuple.
+
+    Copies: an op may use its output buffers again. Raises InputError for a quantity that is no tensor, and for
+    a key that looks like a quantity's name misspelt: neither would be compared.
+    """
+    if isinstance(result, tuple) and not hasattr(result, "loss"):
+        result = dict(zip(("loss", "policy_loss", "kl"), result, strict=False))
+    held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
+    offered = {name: held.get(name) for name in REPLICATED}
+    tensors = {name: value for name, value in offered.items() if isinstance(value, Tensor)}
+    tensors[GRADIENT] = gradient
+    problems = [*_misspelt(held), *_not_tensors(held), *not_plain(tensors)]
+    if problems:
+        raise InputError(problems)
+    return own_copies(tensors)
+
+
+def unknown_keys(result: Any) -> list[str]:
+    """A line that names the tensors of a mapping which are no quantities, and so are not compared."""
+    held = result if isinstance(result, Mapping) else {}
+    names = [str(key) for key, value in held.items() if isinstance(value, Tensor) and key not in REPLICATED]
+    known = ", ".join(REPLICATED)
+    return [f"not compared are the op's {', '.join(names)}: the names compared are {known}"] if names else []
+
+
+def own_copies(quantities: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same values in memory of their own."""
+    return {name: value.detach().clone() for name, value in quantities.items()}
+
+
+def _misspelt(held: Mapping[Any, Any]) -> list[Problem]:
+    plain = {_plain(name): name for name in (*REPLICATED, GRADIENT)}
+    return [
+        Problem("input.result", "the op's result", f"the key {plain[_plain(key)]}", str(key))
+        for key in held
+        if _plain(key) in plain and key != plain[_plain(key)]
+    ]
+
+
+def _plain(name: object) -> str:
+    return str(name).lower().replace("_", "").replace("-", "")
+
+
+def _not_tensors(held: Mapping[Any, Any]) -> list[Problem]:
+    return [
+        Problem("input.result", f"the op's {name}", "a tensor, which can be compared", type(held[name]).__name__)
+        for name in REPLICATED
+        if held.get(name) is not None and not isinstance(held[name], Tensor)
+    ]
+
+
+def not_plain(tensors: Mapping[str, Tensor]) -> list[Problem]:
+    """Tensors whose elements cannot be compared: without values, complex, or not stored element by element."""
+    found = []
+    for name, value in tensors.items():
+        odd = [
+            "on the device meta" if value.is_meta else "",
+            f"of {value.dtype}" if value.is_complex() or value.is_quantized else "",
+            f"in the layout {value.layout}" if value.layout is not torch.strided else "",
+        ]
+        if any(odd):
+            got = f"a tensor {', '.join(filter(None, odd))}"
+            found.append(Problem("input.result", f"the op's {name}", "a dense tensor of real numbers", got))
+    return found
+
+
+def shows_stages(op: Any) -> bool:
+    """Whether `apply` takes `observe`."""
+    try:
+        return "observe" in inspect.signature(op.apply).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def stages_of(result: Any) -> dict[str, Tensor]:
+    """The stages that a result carries as an attribute or key `stages`; empty without one."""
+    held = result.get("stages") if isinstance(result, Mapping) else getattr(result, "stages", None)
+    return {name: value.detach() for name, value in held.items()} if isinstance(held, Mapping) else {}

@@ -1,0 +1,42 @@
+"""What one rank reports of one case, as JSON. Imports no diagnosis, which only the rank that writes needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.comparing.drift import Drift
+
+
+class RankOutcome(BaseModel):
+    """One rank's part: what it compared, or the error that refused the call. Times are in seconds.
+
+    `stages` are comparisons of what the op shows between its inputs and its quantities; they only explain.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tp_rank: int
+    dp_rank: int
+    drifts: tuple[Drift, ...] = ()
+    stages: tuple[Drift, ...] = ()
+    error: tuple[str, str] | None = None
+    inconclusive: str | None = None
+    notes: tuple[str, ...] = ()
+    seed: int | None = None
+    seconds: float = 0.0
+
+
+class RankReport(BaseModel):
+    """What a rank sends when a case is over: its outcome if it took part, the batch's power if it measured it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcome: RankOutcome | None = None
+    power: dict[str, float] = {}
+
+
+def have_drifted(outcomes: Iterable[RankOutcome]) -> bool:
+    """Whether any rank saw a difference."""
+    return any(drift.mismatched for outcome in outcomes for drift in outcome.drifts)

@@ -1,0 +1,255 @@
+"""One rank's run of a plan: process groups, batches, baselines, and every case in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+
+from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
+from harness.comparing.comparison import compare
+from harness.comparing.drift import Drift
+from harness.diagnosis.frame import Frame
+from harness.files.rundir import RunDir
+from harness.launching.status import CaseRef, Phase, StatusWriter
+from harness.own_ops.ops import OWN, LossOp, launch_of, resolve
+from harness.planning.planned import Plan, PlannedCase
+from harness.provenance.environment import check_environment, environment
+from harness.provenance.imported_files import note_imported
+from harness.ranks.batch_store import BatchStore
+from harness.ranks.candidate import Groups, is_part, origin_of, run_candidate
+from harness.ranks.exchange import gather_texts
+from harness.ranks.fault_run import FaultRun
+from harness.ranks.rank_comparison import compare_rank
+from harness.ranks.rank_groups import device_of, session
+from harness.ranks.rank_outcome import RankOutcome, RankReport, have_drifted
+from harness.ranks.shared_nccl import switch_on
+from harness.ranks.stress import other_timing
+from harness.ranks.stress_control import disturbed_repeats
+from loss_ops.batch import GlobalBatch
+from loss_ops.faults import FAULTS
+
+Layout = tuple[int, int]
+Quantities = dict[str, Tensor]
+SEARCH = "search for the seeds of planted faults"
+NO_SEED = "no seed was found on which this fault would show"
+
+
+class RankRun:
+    """Runs every case of `plan` that has a place for this rank; rank 0 writes the results."""
+
+    def __init__(self, plan: Plan, rundir: RunDir, rank: int, local_rank: int, status: StatusWriter) -> None:
+        self.plan, self.rundir, self.rank, self.status = plan, rundir, rank, status
+        self.device = device_of(plan, local_rank)
+        switch_on(plan.transport)
+        self.store = BatchStore(plan.batches, self.device)
+        self._modules = 0
+        self._groups: dict[Layout, Groups] = {}
+        self._good: dict[str, LossOp] = {}
+        self._seeds: dict[int, int | None] | None = None
+        self._power: tuple[tuple[str, int | None], dict[str, float]] | None = None
+
+    def run(self) -> None:
+        """Join, run all cases, leave."""
+        self._resolve_op()
+        launch = launch_of(self.op)
+        check_environment(self.rundir, environment(self.device, launch))
+        self.status.tick()
+        todo = [case for case in self.plan.cases if case.skip is None]
+        layouts = self._grouped_layouts(todo)
+        with session(self.plan, self.device, self.rundir, layouts, self.status, launch) as self._groups:
+            for case in todo:
+                self.run_case(case)
+
+    def run_case(self, case: PlannedCase) -> None:
+        """Run `case` on the ranks of its layout, look at it on all, write its result on rank 0."""
+        seed = self._seed_of(case)
+        takes_part = self.rank < case.ranks
+        # The last rank idles in most layouts, and what it measures others would have to wait for.
+        measures = self.rank == self.plan.ranks - 1
+        ref = CaseRef(index=case.index, name=case.name)
+        at_work = takes_part or measures
+        self.status.update(case=ref, idle=not at_work, phase=None if at_work else Phase.COMPARE)
+        outcome = self._outcome(case, seed) if takes_part else None
+        if takes_part:
+            self.status.update(phase=Phase.COMPARE)
+        power = self.power_of(case) if measures else {}
+        if measures and not takes_part:
+            self.status.update(case=ref, idle=True, phase=Phase.COMPARE)
+        self.status.tick()
+        outcomes, powers = _gathered(RankReport(outcome=outcome, power=power))
+        if case.fault is None and have_drifted(outcomes):
+            outcomes, _ = _gathered(RankReport(outcome=self._with_stages(case, outcome)))
+        if self.rank == 0:
+            self._write(case, outcomes, powers)
+
+    def _with_stages(self, case: PlannedCase, outcome: RankOutcome | None) -> RankOutcome | None:
+        """Run a drifting case once more, on all its ranks in step, to look between its stages."""
+        from harness.diagnosis.stage_run import with_rank_stages
+
+        if outcome is None:
+            return None
+        batch = self.store.batch(case.batch, case.seed)
+        sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=batch.contract)
+        try:
+            return with_rank_stages(outcome, self.op, batch, sharding, self._groups[case.layout])
+        except GRPOVerifyError as error:  # the drift stands, whatever comes of explaining it
+            note = f"could not be run again to look between its stages: {error}"
+            return outcome.model_copy(update={"notes": (*outcome.notes, note)})
+
+    def _write(self, case: PlannedCase, outcomes: list[RankOutcome], power: dict[str, float]) -> None:
+        from harness.ranks.case_result import case_result
+
+        fault = next((each for each in FAULTS if each.name == case.fault), None)
+        result = case_result(
+            case,
+            outcomes,
+            transport=self.plan.transport,
+            power={} if outcomes[0].error else power,
+            digests={} if outcomes[0].error else self._digests_of(case),
+            must_show=fault.quantities if fault else (),
+            pattern=fault.pattern_at(case.layout) if fault else None,
+            must_say=fault.must_say if fault else None,
+        )
+        self._note_imported()
+        self.rundir.write_case(case.index, result.model_dump_json())
+
+    def _digests_of(self, case: PlannedCase) -> dict[str, str]:
+        if case.expect != "match":
+            return {}
+        return self.store.digests(self.op, self.store.batch(case.batch, case.seed))
+
+    def power_of(self, case: PlannedCase) -> dict[str, float]:
+        """The chance that another order would show in a case that has to match, measured once a batch and seed."""
+        if case.expect != "match":
+            return {}
+        key = (case.batch, case.seed)
+        if self._power is None or self._power[0] != key:
+            self._power = (key, self.store.power(self.op, self.store.batch(*key)))
+        return self._power[1]
+
+    def _outcome(self, case: PlannedCase, seed: int | None) -> RankOutcome:
+        started = time.perf_counter()
+        contract = self.plan.batches[case.batch].contract
+        sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=contract)
+        outcome = RankOutcome(tp_rank=sharding.tp_rank, dp_rank=sharding.dp_rank, seed=seed)
+        notes: list[str] = []
+        if self.lacks_seed(case, seed):
+            return outcome.model_copy(update={"inconclusive": NO_SEED})
+        try:
+            found = self._compare_case(case, seed, sharding, notes)
+        except GRPOVerifyError as error:
+            self.status.refuse(str(error))
+            return outcome.model_copy(update={"error": (error.code, str(error))})
+        done = {"drifts": found, "seconds": time.perf_counter() - started, "notes": tuple(notes)}
+        return outcome.model_copy(update=done)
+
+    def lacks_seed(self, case: PlannedCase, seed: int | None) -> bool:
+        """Whether a fault's seed was looked for and not found."""
+        return case.fault is not None and seed is None and self.plan.batches[case.batch].source == "builtin"
+
+    def _seed_of(self, case: PlannedCase) -> int | None:
+        """The seed of the case's batch; of a fault the one on which it shows."""
+        if not is_searched(case):
+            return case.seed
+        if self._seeds is None:
+            self._seeds = self._agreed_seeds()
+        return self._seeds[case.index]
+
+    def _agreed_seeds(self) -> dict[int, int | None]:
+        """The seeds of all planted faults, each searched by one rank with virtual ranks, and told to all."""
+        faults = [case for case in self.plan.cases if case.skip is None and is_searched(case)]
+        found: dict[int, int | None] = {}
+        self.status.update(case=CaseRef(index=faults[0].index, name=SEARCH))
+        for case in faults[self.rank :: self.plan.ranks]:
+            self.status.update(phase=Phase.CASE)
+            found[case.index] = self.fault_run(case).pick_seed(case)
+        self.status.tick()
+        texts = gather_texts(json.dumps(found))
+        return {int(index): seed for text in texts for index, seed in json.loads(text).items()}
+
+    def _compare_case(
+        self, case: PlannedCase, seed: int | None, sharding: ShardingSpec, notes: list[str]
+    ) -> tuple[Drift, ...]:
+        batch = self.store.batch(case.batch, seed)
+        groups = self._groups[case.layout]
+        if case.fault:
+            fault = self.fault_run(case)
+            if fault.fault.kind == "timing":
+                again = partial(fault.candidate, batch, sharding, groups, self.status)
+                return disturbed_repeats(again, case.repeat, sharding, self.rank, self.device)
+            expected = fault.baseline(batch)
+            got = fault.candidate(batch, sharding, groups, self.status)
+            return self._compare(expected, got, sharding, batch)
+        expected = self.store.baseline(self.op, batch)
+        runs: list[Quantities] = []
+        for number in range(case.repeat):
+            with other_timing(number if self.plan.stress else 0, self.rank, self.device):
+                told = None if runs else notes
+                runs.append(run_candidate(self.op, batch, sharding, groups, self.status, notes=told))
+        repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
+        compared = self._compare(expected, runs[0], sharding, batch)
+        return (*compared, *(drift for found in repeats for drift in found))
+
+    def _compare(
+        self, expected: Quantities, got: Quantities, sharding: ShardingSpec, batch: GlobalBatch
+    ) -> tuple[Drift, ...]:
+        if expected.keys() != got.keys():
+            there, here = ", ".join(expected), ", ".join(got)
+            raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
+        return compare_rank(expected, got, sharding, Frame.of(batch, expected))
+
+    def _repeat(self, first: Quantities, again: Quantities, sharding: ShardingSpec, run: int) -> list[Drift]:
+        """Quantities in which a later run differs from the first; nothing when they repeat."""
+        found = [
+            compare(f"{name} (run {run})", first[name], again[name], origin_of(name, again[name], sharding),
+                    sharded=is_part(name, again[name], sharding))
+            for name in first
+        ]  # fmt: skip
+        return [drift for drift in found if drift.mismatched]
+
+    def _grouped_layouts(self, cases: Sequence[PlannedCase]) -> list[Layout]:
+        return [case.layout for case in cases]
+
+    def _resolve_op(self) -> None:
+        """Find the op before ranks join: one that does not exist refuses the run, on every rank alike."""
+        contract = next(iter(self.plan.batches.values())).contract
+        self.op = resolve(self.plan.op, self.plan.backend, contract, self.plan.device)
+        if hasattr(self.op, "on_collective"):
+            self.op.on_collective = self._watch
+
+    def fault_run(self, case: PlannedCase) -> FaultRun:
+        """The planted fault of `case` on top of our own op, whatever op is verified."""
+        assert case.fault is not None
+        contract = self.plan.batches[case.batch].contract
+        dtype = contract.logprob.dtype.value
+        if dtype not in self._good:
+            own = self.plan.op if ":" not in self.plan.op else OWN
+            self._good[dtype] = resolve(own, self.plan.backend, contract, self.plan.device)
+        return FaultRun(case.fault, self._good[dtype], self.store, self._watch)
+
+    def _note_imported(self) -> None:
+        """Keep what a foreign op's results come from before they are; it may import more while it runs."""
+        if ":" in self.plan.op:
+            self._modules = note_imported(self.rundir, self._modules)
+
+    def _watch(self, purpose: str) -> None:
+        phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD
+        if self.status.phase is not phase:
+            self.status.update(phase=phase)
+        self.status.tick()
+
+
+def is_searched(case: PlannedCase) -> bool:
+    """Whether the case is a planted fault that needs a batch on which it shows."""
+    return case.fault is not None and case.expect != "any" and case.seed is not None
+
+
+def _gathered(report: RankReport) -> tuple[list[RankOutcome], dict[str, float]]:
+    """The outcomes of all ranks that take part and the power that one of them measured, on every rank."""
+    reports = [RankReport.model_validate_json(text) for text in gather_texts(report.model_dump_json())]
+    power = {name: chance for each in reports for name, chance in each.power.items()}
+    return [each.outcome for each in reports if each.outcome is not None], power
