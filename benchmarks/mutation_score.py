@@ -13,8 +13,8 @@ import json
 
 import torch
 
-from harness.inputs.batch_spec import BUILT_IN, contract_for
-from harness.inputs.batches import built_in
+from harness.ranks.batches import built_in
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
 from loss_ops.controls import faulty_op
 from loss_ops.virtual_layout import run_layout

@@ -65,9 +65,9 @@ def measure(layout: str) -> dict[str, Any]:
     """One timed run, then one profiled run for the shares."""
     import torch
 
-    from harness.inputs.batch_spec import BUILT_IN, contract_for
-    from harness.inputs.batches import built_in
     from harness.inputs.enlarge import enlarged
+    from harness.ranks.batches import built_in
+    from harness.settings.batch_spec import BUILT_IN, contract_for
     from harness.settings.run_config import RunConfig
     from loss_ops.virtual_layout import run_layout
 

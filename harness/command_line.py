@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from harness.launching.signals import INTERRUPTS, finish_first, raise_lost, raised_signals, status_of
 from harness.provenance.foreign_folders import foreign_folders
 from harness.stdio import open_missing_streams, write
+from harness.system.signals import INTERRUPTS, finish_first, raise_lost, raised_signals, status_of
 
 NAME = "grpo-verify"
 REFUSED, BROKEN = 2, 4

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from grpo_contract import Problem
-from harness.files.out_folder import REPORT, check_out
-from harness.files.regular_file import read_regular
 from harness.files.report_files import write_formats
 from harness.inspect_commands import compare, reveal, snapshot_app
 from harness.planning.listings import ops_text, plan_text, settings_text
 from harness.settings.config_sources import load_config
 from harness.settings.flags import Answer, Flags, with_flags
+from harness.settings.out_folder import REPORT, check_out
 from harness.settings.run_config import RequestError, RunConfig
 from harness.settings.usage_errors import usage_error
 from harness.stdio import MOST_COLUMNS, Look, is_absent, look_of, speak_utf8
+from harness.system.regular_file import read_regular
 from harness.version import version
 from harness.workloads.train_command import train_command
 from reports import Report, render

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from harness.files.out_folder import check_folder
-from harness.own_ops.apart import work_apart
+from harness.inspection.apart import work_apart
 from harness.planning.planned import Plan
 from harness.settings.config_sources import current_folder, load_config
 from harness.settings.flags import Answer, Flags, with_flags
+from harness.settings.out_folder import check_folder
 from harness.settings.run_config import RunConfig
 from harness.stdio import look_of
 
@@ -104,8 +104,8 @@ def compare(a: Path, b: Path, /, *, json: Switch = False) -> Answer:
     json
         Every change as JSON.
     """
-    from harness.comparing.compare import compare_subjects, load_subject
-    from harness.comparing.comparison_text import comparison_json, comparison_text
+    from harness.inspection.compare import compare_subjects, load_subject
+    from harness.inspection.comparison_text import comparison_json, comparison_text
 
     found = compare_subjects(load_subject(a), load_subject(b), (a, b))
     render = comparison_json if json else comparison_text
@@ -182,7 +182,7 @@ def _apart(
 
 
 def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
-    from harness.settings.unused_flags import not_for
+    from harness.planning.unused_flags import not_for
 
     return not_for(settings, names, "a snapshot, which is one op at 1x1 in one process")
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grpo_contract import GRPOVerifyError
-from harness.own_ops.apart import ChildError, OpFailure
+from harness.inspection.apart import ChildError, OpFailure
 from harness.settings.config_sources import gather, merge
 from harness.stdio import is_absent, speak_utf8
+from harness.system.full_disk import is_full
 from reports import Report, ReportError, ReportFormatError, render
 from reports.formats import RENDERERS
 from reports.labels import without_middle
@@ -52,11 +53,6 @@ def _what(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EBADF and is_absent(sys.stdout):
         return "stdout cannot be written"  # help writes by itself
     return f"internal error: {getattr(error, 'kind', type(error).__name__)}"
-
-
-def is_full(error: Exception) -> bool:
-    """Whether a disk, a quota or a limit left no room: nobody's mistake, and no fault of the program."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def refused_report(error: GRPOVerifyError | ReportFormatError, command: Sequence[str]) -> Report:

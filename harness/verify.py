@@ -13,20 +13,20 @@ from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness.capture import capture_contract, read_header
-from harness.diagnosis.frame import Frame
-from harness.diagnosis.stage_run import with_virtual_stages
-from harness.inputs.batch_spec import BUILT_IN, contract_for
-from harness.inputs.batches import built_in, captured
+from harness.comparing.frame import Frame
 from harness.own_ops.ops import OWN, launch_of, quantities_of, resolve
 from harness.planning.planned import PlannedCase
-from harness.provenance.environment import environment
+from harness.ranks.batches import built_in, captured
 from harness.ranks.candidate import BY_SEQUENCE
 from harness.ranks.case_result import case_result
+from harness.ranks.environment import environment
 from harness.ranks.power import measure_power, power_of_foreign
 from harness.ranks.rank_comparison import compare_rank
 from harness.ranks.rank_outcome import RankOutcome
 from harness.ranks.sensitivity import disturb
+from harness.ranks.stage_run import with_virtual_stages
 from harness.ranks.virtual_run import run_virtual_case
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
 from harness.settings.verify_arguments import checked_layouts
 from loss_ops.batch import GlobalBatch
@@ -179,8 +179,9 @@ def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layou
     if expected.keys() != got.keys():
         raise InputError(Problem("input.result", "the op's result", f"{', '.join(expected)}, as at 1x1",
                                  ", ".join(got)))  # fmt: skip
-    frame = Frame.of(batch, expected)
-    return [_outcome(expected, got, each, frame) for each in layout_shardings(batch, *layout)]
+    places = layout_shardings(batch, *layout)
+    frame = Frame.of(batch, expected, places[0].sequence_shard_bounds)
+    return [_outcome(expected, got, each, frame) for each in places]
 
 
 def _outcome(expected: Quantities, got: Quantities, place: ShardingSpec, frame: Frame) -> RankOutcome:

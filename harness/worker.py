@@ -19,11 +19,11 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     # Importing torch makes many objects that live for ever; collecting among them costs a quarter of start-up.
     gc.disable()
     from harness.files.rundir import RunDir
-    from harness.launching.guard import has_launcher, install_parent_guard
     from harness.launching.launch_request import append_user_path
     from harness.launching.op_exits import exits_told
     from harness.launching.stacks import install_stack_dump
     from harness.launching.status import Phase, StatusWriter
+    from harness.system.guard import has_launcher, install_parent_guard
 
     install_parent_guard()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))

@@ -116,6 +116,13 @@ class KernelRegistry:
             for each in backends
         ]
 
+    def refusal(self, op: str, backend: str, *, device: str, dtype: str | None = None) -> str | None:
+        """Why `backend`, asked for by name, cannot serve this device and dtype, or None. Loads nothing.
+
+        Raises InputError for an unknown op or backend.
+        """
+        return self._candidates(op, backend)[0].capabilities.refusal(device, dtype, explicit=True)
+
     def _dispatch(self, op: str, device: str, dtype: str | None, wanted: str | None) -> Dispatched:
         candidates = self._candidates(op, wanted)
         refusals: dict[str, str] = {}

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from grpo_contract import ContractError, GRPOLossContract, ShardingSpec
-from harness.inputs.batch_spec import CONTROL
 from harness.planning.planned import PlannedCase
-from harness.provenance.environment import environment
 from harness.ranks.case_result import case_result
+from harness.ranks.environment import environment
 from harness.ranks.rank_outcome import RankOutcome
 from harness.ranks.virtual_run import run_virtual_case
+from harness.settings.batch_spec import CONTROL
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op
 from loss_ops.distributed_loss import DistributedGRPOLossOp

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from harness.comparing.blocks import as_3d, block, blocks
 from harness.comparing.drift import Drift
+from harness.comparing.frame import Frame
 from harness.comparing.scan import Scan
 from harness.comparing.ulp import MOST, NOT_A_NUMBER, ulp_distance
-from harness.diagnosis.frame import Frame
 
 __all__ = ["MOST", "NOT_A_NUMBER", "compare", "ulp_distance"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.diagnosis.tally import Tally
+from harness.comparing.tally import Tally
 
 
 class Drift(BaseModel):

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from harness.comparing.blocks import Block, Index, as_3d, block, blocks, global_index
 from harness.comparing.drift import Drift
+from harness.comparing.frame import Frame
+from harness.comparing.tally import tolerance
+from harness.comparing.tallying import Differing, Tallying
 from harness.comparing.ulp import hex_bits, raw_bits, ulp_distance
-from harness.diagnosis.frame import Frame
-from harness.diagnosis.tally import tolerance
-from harness.diagnosis.tallying import Differing, Tallying
 
 MOST_MOVED = 1024
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.diagnosis.tally import FLOAT32_EPS, LOW_PRECISION, Moments, Tally
+from harness.comparing.tally import FLOAT32_EPS, LOW_PRECISION, Moments, Tally
 
 STD_TOLERANCE = 1e-3
 LEAST_ROWS = 8
@@ -27,6 +27,7 @@ class Pattern(StrEnum):
     RANK_FACTOR = "a factor per rank"
     LOWER = "lower precision"
     ROUNDING = "rounding only"
+    SHARED_GROUPS = "only groups that ranks share"
     RANK = "only some ranks"
     SEQUENCES = "only some sequences"
     UNKNOWN = "no known pattern"
@@ -189,6 +190,16 @@ RULES: tuple[Callable[[Tally], Fit | None], ...] = (
     _lower,
     _rounding,
 )
+
+
+def fit_shared_groups(tally: Tally, found: Fit) -> Fit | None:
+    """Nothing but members of groups that several DP ranks share, for advantages; after a pattern that says more.
+
+    In small groups advantages are often equal, so that one sequence seems to show another's value.
+    """
+    exchanged = sorted(s for s, _ in tally.moved) == sorted(r for _, r in tally.moved)
+    weaker = found.pattern in (Pattern.UNKNOWN, Pattern.ZERO) or (found.pattern is Pattern.MOVED and not exchanged)
+    return Fit(Pattern.SHARED_GROUPS) if weaker and tally.shared == tally.mismatched else None
 
 
 def fit_offset(tally: Tally) -> Fit | None:

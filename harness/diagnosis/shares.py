@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.diagnosis.bins import Bins
-from harness.diagnosis.tally import Tally
+from harness.comparing.bins import Bins
+from harness.comparing.tally import Tally
 from harness.diagnosis.verdict import Evidence
 from reports.diagnosis import Bin, HeatMap, RankShare, Shares
 

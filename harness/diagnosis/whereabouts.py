@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.diagnosis.bins import merge_bins
+from harness.comparing.bins import merge_bins
+from harness.comparing.tally import Tally
 from harness.diagnosis.patterns import Pattern
-from harness.diagnosis.tally import Tally
 
 Place = tuple[int, int]
 MOST_NAMED = 8

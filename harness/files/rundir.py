@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_contract.errors import GRPOVerifyError, Problem
-from harness.files.regular_file import unreadable_kind
+from harness.system.regular_file import unreadable_kind
 
 MARKER = ".grpo-verify-run"
 ENVIRONMENT = "environment.json"

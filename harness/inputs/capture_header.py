@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_contract import InputError, KLEstimator, Problem
-from harness.files.regular_file import unreadable_kind
+from harness.system.regular_file import unreadable_kind
 
 FORMAT = "grpo-capture-v1"
 ITEM_BYTES = {

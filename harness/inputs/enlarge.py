@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_contract import default_num_vocab_tiles
 from grpo_contract.logprob import tile_width
-from harness.inputs.batch_spec import BatchSpec
+from harness.settings.batch_spec import BatchSpec
 
 
 def enlarged(spec: BatchSpec, tp: int, dp: int) -> tuple[BatchSpec, str | None]:

@@ -12,14 +12,14 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from harness.launching import guard
 from harness.launching.blame import Culprit
 from harness.launching.endings import Ending, ending_of
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest, worker_environment
 from harness.launching.launch_watch import OnCase, OnStatus, Watch
-from harness.launching.processes import Family
-from harness.launching.signals import caught_signals
+from harness.system import guard
+from harness.system.processes import Family
+from harness.system.signals import caught_signals
 
 __all__ = ["LaunchOutcome", "OutcomeKind", "launch"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.files.rundir import RunDir
-from harness.launching.processes import MARK
 from harness.provenance.foreign_folders import HOME
+from harness.system.processes import MARK
 
 USER_PATH = "GRPO_VERIFY_USER_PATH"
 # Settings of an enclosing torchrun or of the user's shell that would steer ours, error files among them;

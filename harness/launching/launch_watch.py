@@ -10,8 +10,8 @@ from harness.files.rundir import read_text
 from harness.launching.blame import Death, is_effect
 from harness.launching.launch_log import closed_pids, first_failure
 from harness.launching.launch_request import LaunchRequest
-from harness.launching.processes import is_alive, read_process
 from harness.launching.status import Phase, RankStatus, read_status
+from harness.system.processes import is_alive, read_process
 
 OnStatus = Callable[[tuple[RankStatus, ...]], None]
 OnCase = Callable[[int, str], None]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from grpo_contract import InputError, Problem
-from harness.launching.status import Phase, StatusWriter, last_frame
+from harness.launching.status import Phase, StatusWriter
+from harness.system.error_text import last_frame
 
 
 class OpExitError(RuntimeError):

@@ -12,11 +12,11 @@ import platform
 import time
 import traceback
 from enum import StrEnum
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.files.rundir import RunDir, read_text, write_atomic
+from harness.system.error_text import encodable, message_of
 
 TRACEBACK_LIMIT = 20_000
 STEP_BYTES = 8
@@ -126,7 +126,7 @@ class StatusWriter:
 
     def refuse(self, reason: str) -> None:
         """Report that this rank refuses the present case. Where others do not, they will wait for it."""
-        self._write(refusal=_encodable(reason))
+        self._write(refusal=encodable(reason))
 
     def tick(self) -> None:
         """Report that one more collective is being entered. Call it just before each one."""
@@ -141,8 +141,8 @@ class StatusWriter:
         error = RankError(
             phase=self._status.phase,
             code=_code_of(exc),
-            message=_encodable(_message_of(exc)),
-            traceback=_encodable("".join(traceback.format_exception(exc))[-TRACEBACK_LIMIT:]),
+            message=message_of(exc),
+            traceback=encodable("".join(traceback.format_exception(exc))[-TRACEBACK_LIMIT:]),
         )
         try:
             self._write(phase=Phase.FAILED, error=error)
@@ -166,30 +166,12 @@ def read_status(rundir: RunDir, rank: int) -> RankStatus | None:
     return status.model_copy(update={"step": max(status.step, _read_step(rundir, rank))})
 
 
-def last_frame(exc: BaseException) -> str:
-    """Where `exc` was raised, `name (file.py:line)`."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    return f"{frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else "nowhere"
-
-
 def _code_of(exc: BaseException) -> str:
     try:
         code = getattr(exc, "code", None)
     except Exception:
         code = None
     return code if isinstance(code, str) else type(exc).__name__
-
-
-def _message_of(exc: BaseException) -> str:
-    """What `exc` says; foreign code may not even let it be asked."""
-    try:
-        return str(exc)
-    except Exception as error:
-        return f"no message, as its __str__ raises {type(error).__name__}; raised at {last_frame(exc)}"
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _read_step(rundir: RunDir, rank: int) -> int:

@@ -30,3 +30,16 @@ def check_op(config: RunConfig, *, is_here: bool = True) -> None:
         problems.append(Problem("request.backend", config.where("backend"), expected, config.backend))
     if problems:
         raise RequestError(problems)
+
+
+def check_backend(config: RunConfig, device: str) -> None:
+    """Refuse a backend that was asked for by name and that cannot run on `device` of this machine.
+
+    Raises RequestError.
+    """
+    name, where = (config.backend, "backend") if config.backend else (config.op, "op")
+    if ":" in name or name == FAULTED_OP:
+        return
+    if refusal := kernel_registry.refusal(LOSS_OP, name, device=device):
+        expected = f"a backend that can run on {device} here"
+        raise RequestError(Problem(f"request.{where}", config.where(where), expected, f"{name}: {refusal}"))

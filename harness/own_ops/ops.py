@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from grpo_contract import GRPOLossContract, InputError, Problem
 from harness.own_ops.loss_signature import CALLABLE, OP, call_problem
+from harness.system.error_text import named
 from loss_ops import kernel_registry
 from loss_ops.quantities import GRADIENT, REPLICATED
 
@@ -50,7 +51,7 @@ def _foreign(name: str) -> LossOp:
     except (OSError, MemoryError):
         raise  # the machine's fault, not the op's
     except Exception as error:
-        got = f"{name}, which raises {type(error).__name__}: {error}"
+        got = f"{name}, which raises {named(error)}"
         raise InputError(Problem("input.op", "--op", "an importable package.module:attribute", got)) from error
     op = held if _has_loss_as_apply(held) else _FunctionOp(held)
     if not callable(op.apply):

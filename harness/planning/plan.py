@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, error_from
-from harness.inputs.batch_spec import CONTROL
 from harness.inputs.capture_header import CaptureHeader
 from harness.planning.layouts import (
     BASELINE,
@@ -21,8 +20,9 @@ from harness.planning.planned import BatchPlan, Plan, PlannedCase, Transport
 from harness.planning.planned_batches import control_batch, plan_batches
 from harness.planning.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.planning.stress_notes import disturbs
+from harness.planning.unused_flags import contradictions, unused_notes
+from harness.settings.batch_spec import CONTROL
 from harness.settings.run_config import RequestError, RunConfig
-from harness.settings.unused_flags import contradictions, unused_notes
 
 __all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from grpo_contract import GRPOLossContract, LogitsDtype
-from harness.inputs.batch_spec import BatchSpec
+from harness.settings.batch_spec import BatchSpec
 
 SCHEMA_VERSION: Literal[1] = 1
 Transport = Literal["gloo", "nccl", "gloo-shared-gpu", "nccl-shared-gpu", "virtual"]

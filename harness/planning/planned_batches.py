@@ -8,12 +8,12 @@ from pathlib import Path
 
 from grpo_contract import ContractError, InputError, Problem
 from harness.capture import capture_contract
-from harness.inputs.batch_spec import BUILT_IN, CONTROL, FAMILIES, SWEPT, BatchSpec, contract_for, expand
 from harness.inputs.capture_header import CaptureHeader
 from harness.inputs.enlarge import enlarged
 from harness.planning.layouts import Layout
 from harness.planning.planned import BatchPlan
 from harness.planning.sweep import swept
+from harness.settings.batch_spec import BUILT_IN, CONTROL, FAMILIES, SWEPT, BatchSpec, contract_for, expand
 from harness.settings.config_problems import relocated, suggestion
 from harness.settings.run_config import RunConfig
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from harness.inputs.batch_spec import CONTROL, contract_for
 from harness.planning.layouts import MOST_VIRTUAL, Layout, asks_for_degrees, named, short_of_devices, unfit
 from harness.planning.planned import BatchPlan, PlannedCase
+from harness.settings.batch_spec import CONTROL, contract_for
 from harness.settings.run_config import RunConfig
 
 FAULTED_OP = "grpo_loss"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from harness.inputs.batch_spec import BatchSpec
-from harness.planning.sweep_axes import parse
+from harness.settings.batch_spec import BatchSpec
+from harness.settings.sweep_axes import parse
 
 
 def swept(spec: BatchSpec, sweeps: Sequence[str]) -> tuple[BatchSpec, ...]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, ShardingSpec
-from harness.inputs import batches
 from harness.own_ops.ops import LossOp
 from harness.planning.planned import BatchPlan
+from harness.ranks import batches
 from harness.ranks.candidate import Groups, run_candidate
 from harness.ranks.sensitivity import disturb
 from loss_ops.batch import GlobalBatch
@@ -72,7 +72,7 @@ class BatchStore:
 
 def digests_of(quantities: Quantities) -> dict[str, str]:
     """For each quantity the digest of its bits that a snapshot would keep, shortened."""
-    from harness.snapshots.digests import digest_of
+    from harness.comparing.digests import digest_of
 
     return {name: digest_of(name, value).digest[:DIGEST_CHARACTERS] for name, value in quantities.items()}
 

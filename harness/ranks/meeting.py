@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from harness.files.rundir import RunDir
-from harness.launching.guard import has_launcher
+from harness.system.guard import has_launcher
 
 START_UP_SECONDS = 300
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from grpo_contract import ShardingSpec
 from harness.comparing.comparison import compare
 from harness.comparing.drift import Drift
-from harness.diagnosis.frame import Frame
+from harness.comparing.frame import Frame
 from harness.ranks.candidate import baseline_part, is_part, origin_of
 
 Quantities = dict[str, Tensor]

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from harness.files.rundir import ENVIRONMENT, RunDir, write_atomic
 from harness.launching.status import Phase, StatusWriter
 from harness.planning.planned import Transport
-from harness.provenance.environment import environment
 from harness.ranks.candidate import Groups
+from harness.ranks.environment import environment
 from harness.ranks.meeting import collective_timeout, meeting_place
 
 Layout = tuple[int, int]

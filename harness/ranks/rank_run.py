@@ -12,21 +12,21 @@ from torch import Tensor
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
 from harness.comparing.comparison import compare
 from harness.comparing.drift import Drift
-from harness.diagnosis.frame import Frame
+from harness.comparing.frame import Frame
 from harness.files.rundir import RunDir
+from harness.launching.shared_nccl import switch_on
 from harness.launching.status import CaseRef, Phase, StatusWriter
 from harness.own_ops.ops import OWN, LossOp, launch_of, resolve
 from harness.planning.planned import Plan, PlannedCase
-from harness.provenance.environment import check_environment, environment
 from harness.provenance.imported_files import note_imported
 from harness.ranks.batch_store import BatchStore
 from harness.ranks.candidate import Groups, is_part, origin_of, run_candidate
+from harness.ranks.environment import check_environment, environment
 from harness.ranks.exchange import gather_texts
 from harness.ranks.fault_run import FaultRun
 from harness.ranks.rank_comparison import compare_rank
 from harness.ranks.rank_groups import device_of, session
 from harness.ranks.rank_outcome import RankOutcome, RankReport, have_drifted
-from harness.ranks.shared_nccl import switch_on
 from harness.ranks.stress import other_timing
 from harness.ranks.stress_control import disturbed_repeats
 from loss_ops.batch import GlobalBatch
@@ -88,7 +88,7 @@ class RankRun:
 
     def _with_stages(self, case: PlannedCase, outcome: RankOutcome | None) -> RankOutcome | None:
         """Run a drifting case once more, on all its ranks in step, to look between its stages."""
-        from harness.diagnosis.stage_run import with_rank_stages
+        from harness.ranks.stage_run import with_rank_stages
 
         if outcome is None:
             return None
@@ -200,7 +200,7 @@ class RankRun:
         if expected.keys() != got.keys():
             there, here = ", ".join(expected), ", ".join(got)
             raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
-        return compare_rank(expected, got, sharding, Frame.of(batch, expected))
+        return compare_rank(expected, got, sharding, Frame.of(batch, expected, sharding.sequence_shard_bounds))
 
     def _repeat(self, first: Quantities, again: Quantities, sharding: ShardingSpec, run: int) -> list[Drift]:
         """Quantities in which a later run differs from the first; nothing when they repeat."""

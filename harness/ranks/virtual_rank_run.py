@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from grpo_contract import GRPOVerifyError
-from harness.diagnosis.stage_run import with_virtual_stages
 from harness.launching.status import CaseRef, Phase
 from harness.planning.planned import PlannedCase
 from harness.ranks.rank_outcome import RankOutcome
 from harness.ranks.rank_run import NO_SEED, Layout, RankRun, is_searched
+from harness.ranks.stage_run import with_virtual_stages
 from harness.ranks.virtual_run import run_virtual_case
 from loss_ops.controls import contract_on_rank
 from loss_ops.distributed_loss import DistributedGRPOLossOp

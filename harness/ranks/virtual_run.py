@@ -9,8 +9,8 @@ from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
 from harness.comparing.comparison import compare
+from harness.comparing.frame import Frame
 from harness.comparing.ulp import raw_bits
-from harness.diagnosis.frame import Frame
 from harness.own_ops.ops import LossOp
 from harness.ranks.candidate import origin_of
 from harness.ranks.rank_outcome import RankOutcome
@@ -61,7 +61,7 @@ def _compared(
     if not differing and _same(expected[GRADIENT], outcome.gradient):
         alone = ShardingSpec.even(1, 1, contract=batch.contract)
         return [_outcome(expected, outcome, shardings[0], alone)]
-    frame = Frame.of(batch, expected)
+    frame = Frame.of(batch, expected, shardings[0].sequence_shard_bounds)
     return [_outcome(expected, outcome, each, each, frame) for each in shardings]
 
 

@@ -9,11 +9,11 @@ from grpo_contract import Problem
 from harness.files.rundir import RunDir
 from harness.planning.layouts import asks_for_degrees
 from harness.planning.planned import Plan
+from harness.planning.unused_flags import not_for
 from harness.provenance.identity import write_identity
 from harness.runs.resume import prepare, request_for
 from harness.settings.devices import Machine, this_machine
 from harness.settings.run_config import MOST_RANKS, RequestError, RunConfig
-from harness.settings.unused_flags import not_for
 
 
 def prepare_nodes(config: RunConfig) -> str:

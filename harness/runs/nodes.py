@@ -20,7 +20,6 @@ from types import FrameType
 from pydantic import ValidationError
 
 from grpo_contract import GRPOVerifyError, Problem
-from harness.files.out_folder import REPORT
 from harness.files.report_file import keep
 from harness.files.rundir import RunDir, RunDirError, read_text
 from harness.launching.blame import Culprit
@@ -32,6 +31,7 @@ from harness.planning.planned import Plan
 from harness.runs.node_blame import Terminated, last_words, outcome_of
 from harness.runs.resume import KEPT
 from harness.runs.run import make_report
+from harness.settings.out_folder import REPORT
 from reports import CaseResult, Report
 
 REFUSED = 2

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_contract import GRPOVerifyError, InputError, Problem
-from harness.files.out_folder import check_out
 from harness.inputs.capture_header import CaptureHeader, read_header
-from harness.own_ops.op_names import check_op
+from harness.launching.shared_nccl import SHARED_NCCL, probed_version, version_problem
+from harness.own_ops.op_names import check_backend, check_op
 from harness.planning.plan import Plan, PlantedFault, make_plan
 from harness.planning.planned_batches import is_capture
 from harness.planning.seating import seat
-from harness.ranks.shared_nccl import SHARED_NCCL, probed_version, version_problem
 from harness.settings.devices import Machine, this_machine
+from harness.settings.out_folder import check_out
 from harness.settings.run_config import RequestError, RunConfig
 
 
@@ -27,6 +27,8 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     check_out(config.out, config.where("out"))
     found = machine or this_machine()
     seating = seat(config, found)
+    if found.is_here:
+        check_backend(config, seating.device)
     if seating.transport == SHARED_NCCL and found.is_here:
         _check_nccl(config)
     plan = make_plan(

@@ -18,9 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from grpo_contract import GRPOVerifyError, Problem
-from harness.files.out_folder import REPORT
 from harness.files.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, MARKER, RunDir, read_text, write_atomic
-from harness.launching.processes import command_of
 from harness.launching.status import read_status
 from harness.planning.planned import Plan
 from harness.provenance.differences import shown
@@ -28,7 +26,9 @@ from harness.provenance.identity import IDENTITY, Identity
 from harness.provenance.imported_files import IMPORTED, changed
 from harness.runs.request import plan_for
 from harness.settings.devices import Machine
+from harness.settings.out_folder import REPORT
 from harness.settings.run_config import RunConfig
+from harness.system.processes import command_of
 from reports import CaseResult
 
 KEPT = "kept from the run that was interrupted"

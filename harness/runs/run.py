@@ -12,18 +12,18 @@ from typing import Any
 
 from grpo_contract.errors import ERROR_CLASSES
 from grpo_contract.fingerprint import fingerprint
-from harness.files.out_folder import REPORT
 from harness.files.report_file import full_disk, keep
 from harness.files.rundir import ENVIRONMENT, OP_LAUNCH, RunDir, read_text
-from harness.inputs.batch_spec import CONTROL
 from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launching.launch_request import LaunchRequest
-from harness.launching.signals import finish_first
 from harness.planning.planned import Plan, PlannedCase
 from harness.planning.stress_notes import stress_notes
 from harness.provenance.identity import write_identity
 from harness.runs.recheck import hung_case, look_again, with_second_look
 from harness.runs.resume import Earlier, prepare
+from harness.settings.batch_spec import CONTROL
+from harness.settings.out_folder import REPORT
+from harness.system.signals import finish_first
 from reports import CaseResult, Expect, Layout, Report, ReportError, Verdict
 
 Progress = Callable[[str], None]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_contract import Problem
-from harness.files.regular_file import read_regular
-from harness.launching.guard import AGENT_PID, LAUNCHER_PID
-from harness.launching.processes import MARK
 from harness.settings.config_problems import suggestion
 from harness.settings.run_config import RequestError, RunConfig, flag_name
+from harness.system.guard import AGENT_PID, LAUNCHER_PID
+from harness.system.processes import MARK
+from harness.system.regular_file import read_regular
 
 PREFIX = "GRPO_VERIFY_"
 TABLE = "tool.grpo-verify"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
-from harness.inputs.batch_spec import BUILT_IN, FAMILIES
+from harness.settings.batch_spec import BUILT_IN, FAMILIES
 from harness.settings.config_sources import SPELLINGS
 from harness.settings.run_config import CONTRACT_NAMES, RunConfig, flag_name
 from reports.formats import RENDERERS

@@ -27,8 +27,8 @@ from grpo_contract import (
     StdEpsMode,
     TokenNormalizer,
 )
-from harness.planning.sweep_axes import parse as parse_sweep
 from harness.settings.config_problems import contract_problems, from_pydantic
+from harness.settings.sweep_axes import parse as parse_sweep
 from reports.formats import RENDERERS
 
 OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -9,14 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from harness.comparing.comparison import compare
+from harness.comparing.digests import differing_blocks
 from harness.comparing.drift import Drift
+from harness.comparing.entry import QuantityDigest
 from harness.planning.planned import PlannedCase
 from harness.ranks.case_result import case_result
 from harness.ranks.rank_outcome import RankOutcome
 from harness.snapshots import store
 from harness.snapshots.check import Checked, State
-from harness.snapshots.digests import differing_blocks
-from harness.snapshots.entry import QuantityDigest
 from harness.snapshots.obtain import TRANSPORT
 from reports import CaseResult, Layout, Verdict
 

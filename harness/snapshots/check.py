@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from harness.comparing.entry import Entry
 from harness.snapshots import store
-from harness.snapshots.entry import Entry
 from harness.snapshots.obtain import Obtained
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.comparing.digests import digest_of
+from harness.comparing.entry import Entry, SnapshotKey
 from harness.own_ops.ops import launch_of, resolve
 from harness.planning.planned import Plan
-from harness.provenance.environment import environment
 from harness.ranks.batch_store import build_batch, run_alone
-from harness.snapshots.digests import digest_of
-from harness.snapshots.entry import Entry, SnapshotKey
+from harness.ranks.environment import environment
 
 TRANSPORT = "one process"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from grpo_contract import InputError, Problem
-from harness.files.regular_file import read_regular
+from harness.comparing.entry import Entry
 from harness.files.rundir import write_atomic
-from harness.snapshots.entry import Entry
 from harness.snapshots.obtain import Obtained
+from harness.system.regular_file import read_regular
 
 EXPECTED, OBTAINED = "expected", "obtained"
 LARGEST_KEPT = 1 << 16

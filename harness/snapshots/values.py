@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from harness.comparing.digests import differing_blocks
+from harness.comparing.entry import Entry, QuantityDigest
 from harness.comparing.ulp import raw_bits
-from harness.snapshots.digests import differing_blocks
-from harness.snapshots.entry import Entry, QuantityDigest
 from harness.snapshots.store import EXPECTED
 
 Words = tuple[str, str]

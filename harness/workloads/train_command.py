@@ -8,10 +8,11 @@ from typing import Any
 
 from cyclopts import Group
 
-from harness.files.out_folder import check_out
 from harness.settings.config_sources import current_folder, flag_source
 from harness.settings.flags import REPORT_FLAGS, REPORT_GROUP, Answer, with_flags_of
+from harness.settings.out_folder import check_out
 from harness.stdio import is_absent, look_of
+from harness.workloads.model_place import check_model
 from harness.workloads.train_settings import TrainSettings
 from reports import render
 
@@ -38,6 +39,8 @@ def answer(settings: TrainSettings, command_line: Sequence[str], on_progress: On
     """Plan, launch and report; the exit status is the report's."""
     current_folder()
     check_out(settings.out, "--out")
+    if settings.model is not None:
+        check_model(settings.model)
     from harness.workloads.train_plan import plan_training
     from harness.workloads.train_run import run_training
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grpo_contract.fingerprint import fingerprint
-from harness.files.out_folder import REPORT
 from harness.files.report_file import keep
 from harness.files.rundir import RunDir
 from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launching.launch_request import LaunchRequest
-from harness.launching.signals import finish_first
 from harness.runs.run import told_by
+from harness.settings.out_folder import REPORT
+from harness.system.signals import finish_first
 from harness.workloads.train_plan import TrainCase, TrainPlan
 from reports import CaseResult, Expect, Layout, Report, Verdict
 

@@ -369,7 +369,7 @@ def test_signals_end_it_without_a_traceback(tmp_path: Path, number: signal.Signa
 
 
 FINISHED = (
-    "import time; from harness.launching.signals import finish_first; finish_first(); on_progress('waiting');"
+    "import time; from harness.system.signals import finish_first; finish_first(); on_progress('waiting');"
     " time.sleep({}); from reports import Report; return Report.assemble(cases=[], notes=['x' * 300_000])"
 )
 
@@ -439,7 +439,7 @@ sys.exit(main(["--help"]))
 """
 
 
-@pytest.mark.parametrize("module", ["harness.command_line", "harness.launching.signals", "cyclopts"])
+@pytest.mark.parametrize("module", ["harness.command_line", "harness.system.signals", "cyclopts"])
 def test_an_interrupt_while_it_still_imports(module: str) -> None:
     code = LATE.format(module=module, number=int(signal.SIGINT), lost="ZeroDivisionError")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -9,15 +9,15 @@ from torch import Tensor
 from grpo_contract import InputError
 from harness.comparing.drift import Drift
 from harness.files.rundir import RunDir
-from harness.inputs.batch_spec import BUILT_IN, contract_for
-from harness.inputs.batches import built_in
 from harness.launching.launch import LaunchOutcome, OutcomeKind
 from harness.own_ops.ops import quantities_of
 from harness.planning.plan import make_plan
 from harness.planning.planned import PlannedCase
+from harness.ranks.batches import built_in
 from harness.ranks.case_result import case_result
 from harness.ranks.rank_outcome import RankOutcome
 from harness.runs.run import make_report
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
 from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch

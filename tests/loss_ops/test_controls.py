@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grpo_contract import InputError, PreflightError, ShardingSpec
-from harness.inputs.batch_spec import CONTROL
+from harness.settings.batch_spec import CONTROL
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
 from loss_ops.controls import FAULTY_STAGES, contract_on_rank, faulty_op

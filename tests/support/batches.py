@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract
-from harness.inputs.batch_spec import BUILT_IN, CONTROL, BatchSpec
-from harness.inputs.batches import built_in
+from harness.ranks.batches import built_in
+from harness.settings.batch_spec import BUILT_IN, CONTROL, BatchSpec
 from loss_ops.batch import GlobalBatch
 from loss_ops.quantities import GRADIENT
 from loss_ops.virtual_layout import VirtualOutcome, run_layout

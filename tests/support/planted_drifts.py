@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grpo_contract import AdvantageKind
-from harness.diagnosis.frame import Frame
+from harness.comparing.frame import Frame
 from harness.planning.planned import PlannedCase
 from harness.ranks.case_result import case_result
 from harness.verify import _runner
@@ -112,6 +112,10 @@ def sample_std(base: Stages, _batch: GlobalBatch) -> Stages:
     return replace(base, advantages=every)
 
 
+def rank_local_advantages(base: Stages, _batch: GlobalBatch) -> Stages:
+    return FAULTY_STAGES["rank_local_advantages"](base)
+
+
 def swapped(base: Stages, _batch: GlobalBatch) -> Stages:
     def assemble(gathered: list[Tensor]) -> SequenceTotals:
         rows = torch.cat(list(gathered))
@@ -163,6 +167,9 @@ PLANTED = {
     "whole vocabulary as a shard": Planted(log_tp, "constant offset", tp=True),
     "last rank's shard": Planted(gradient_fault(on_last_rank), "only some ranks", tp=True),
     "one sequence": Planted(on_one_sequence, "only some sequences"),
+    "advantages over a rank's own rewards": Planted(
+        rank_local_advantages, "only groups that ranks share", dp=True
+    ),
     "two sequences swapped": Planted(swapped, "sequences moved", dp=True),
     "masked slots": Planted(gradient_fault(on_masked_slots), "only masked slots"),
     "clip bound": Planted(at_the_bound, "only at the clip boundary"),

@@ -68,6 +68,12 @@ def test_mixtures_are_told_apart_and_none_is_called_rounding_that_is_not() -> No
         ("masked slots", (1, 2), "only masked slots in grad_policy_logits"),
         ("a NaN", (1, 2), "non-finite, first at ["),
         (
+            "advantages over a rank's own rewards",
+            (1, 2),
+            "only groups that ranks share in advantages; first stage to differ: advantages (likely each rank "
+            "normalizes over the rewards that it holds)",
+        ),
+        (
             "sample std",
             (1, 2),
             "is expected): factor 0.707107 in groups of 2, 0.866025 in groups of 4",

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.files.rundir import RunDir
-from harness.launching.guard import install_parent_guard
 from harness.launching.launch_request import append_user_path
 from harness.launching.stacks import install_stack_dump
 from harness.launching.status import CaseRef, Phase, StatusWriter
+from harness.system.guard import install_parent_guard
 
 PHASES = (Phase.PREFLIGHT, Phase.FORWARD, Phase.BACKWARD, Phase.COMPARE)
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"

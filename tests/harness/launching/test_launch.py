@@ -21,9 +21,9 @@ from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
 from harness.launching.launch_log import closed_pids, first_failure
 from harness.launching.launch_request import LaunchRequest, torchrun_command, worker_environment
 from harness.launching.launch_watch import Watch
-from harness.launching.processes import is_alive
 from harness.launching.status import Phase, StatusWriter
 from harness.runs.run import culprit_line
+from harness.system.processes import is_alive
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

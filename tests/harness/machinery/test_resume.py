@@ -14,16 +14,16 @@ import pytest
 
 from grpo_contract import InputError
 from harness.files.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, RunDir, write_atomic
-from harness.launching.processes import command_of
 from harness.launching.status import Phase, RankStatus
 from harness.planning.planned import Plan
 from harness.provenance import identity
-from harness.provenance.environment import check_environment
 from harness.provenance.identity import write_identity
 from harness.provenance.imported_files import note_imported, recorded
+from harness.ranks.environment import check_environment
 from harness.runs.request import plan_for
 from harness.runs.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
 from harness.settings.run_config import RunConfig
+from harness.system.processes import command_of
 from support.machinery_faults import BEFORE, CATALOGUE, COMMAND, MACHINERY, ROOT, play
 
 RESULT = {

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from grpo_contract import ShardingSpec
-from harness.inputs.batch_spec import BUILT_IN, CONTROL, contract_for
-from harness.inputs.batches import built_in
 from harness.own_ops.ops import resolve
 from harness.planning.planned_cases import CONTROL_SEED
 from harness.planning.stress_notes import stress_notes
+from harness.ranks.batches import built_in
 from harness.ranks.candidate import Groups, run_candidate
 from harness.ranks.stress import LONGEST_SLEEP, other_timing
 from harness.ranks.stress_control import disturbed_repeats
 from harness.runs.request import plan_for
+from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for
 from harness.settings.run_config import RunConfig
 from loss_ops import arrival_order
 from loss_ops.controls import faulty_op

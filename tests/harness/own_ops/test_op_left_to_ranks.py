@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from grpo_contract import InputError
-from harness.inputs.batch_spec import BUILT_IN, contract_for
 from harness.own_ops.op_lookup import op_problem
 from harness.own_ops.ops import resolve
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
 
 CONTRACT = contract_for(BUILT_IN["seed"], RunConfig())

@@ -13,11 +13,11 @@ import pytest
 from torch import nn
 
 from grpo_contract import InputError
-from harness.inputs.batch_spec import BUILT_IN, contract_for
 from harness.own_ops.op_lookup import op_problem
 from harness.own_ops.ops import resolve
 from harness.runs.node_plan import prepare_nodes
 from harness.runs.request import plan_for
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RequestError, RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]

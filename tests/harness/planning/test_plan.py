@@ -17,10 +17,10 @@ from grpo_contract import (
     LogitsDtype,
     ShardingError,
 )
-from harness.inputs.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
 from harness.inputs.capture_header import FORMAT, CaptureHeader, TensorEntry
 from harness.planning.layouts import divisors, unfit
 from harness.planning.plan import Plan, make_plan
+from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
 from harness.settings.run_config import RequestError, RunConfig
 
 

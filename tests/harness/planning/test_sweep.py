@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_contract import GRPOLossContract
-from harness.inputs.batch_spec import BUILT_IN, contract_for
-from harness.inputs.batches import built_in
 from harness.inputs.enlarge import enlarged
 from harness.planning.plan import make_plan
 from harness.planning.seating import Seating, seat
 from harness.planning.sweep import swept
+from harness.ranks.batches import built_in
 from harness.ranks.power import measure_power
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.devices import Machine
 from harness.settings.run_config import RequestError, RunConfig
 from loss_ops.virtual_layout import run_layout

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_contract import InputError
 from harness.cli import main
 from harness.files import report_file
 from harness.files.rundir import RunDir
@@ -22,7 +23,7 @@ from harness.runs import run
 from harness.settings.config_sources import flag_source
 from harness.settings.devices import Machine
 from harness.settings.run_config import RequestError
-from harness.workloads import train_run
+from harness.workloads import model_place, train_command, train_run
 from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result
 from harness.workloads.train_run import make_report
@@ -79,6 +80,24 @@ def test_controls_can_be_left_out() -> None:
 def test_wrong_requests_are_told_by_their_flag(flags: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         TrainSettings.of(flag_source(flags))
+
+
+@pytest.mark.parametrize(
+    ("model", "installed", "message"),
+    [
+        ("name", (), r"--model: expected transformers, installed \(pip install .*\), got not installed"),
+        ("x.gguf", ("transformers",), "--model: expected gguf, installed"),
+        ("/nowhere/x.gguf", ("transformers", "gguf"), "got /nowhere/x.gguf, which does not exist"),
+        (__file__, ("transformers",), "--model: expected a folder, or a file that ends in .gguf"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_before_anything_is_launched(
+    model: str, installed: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_place, "find_spec", lambda name: name in installed or None)
+    settings = TrainSettings(workload="language-model", model=model)
+    with pytest.raises(InputError, match=message):
+        train_command.answer(settings, ("train",), lambda line: None)
 
 
 NONE, ONE, TWO = Machine(8, 0, True), Machine(8, 1, True), Machine(8, 2, True)
