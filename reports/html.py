@@ -1,12 +1,13 @@
 """The report as one self-contained page: no script, no network, nothing but the report in it."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from reports import labels, ranking
 from reports.closing import closing_sentence, planted
@@ -76,8 +77,8 @@ def _heading(row: MapRow) -> tuple[str, str]:
 
 
 def _breakable(name: str) -> Markup:
-    """A long name that may break after an underscore."""
-    return Markup("_<wbr>").join(one_line(name).split("_"))
+    """A long name that may break after an underscore or a dot."""
+    return Markup(re.sub("([_.])", r"\1<wbr>", str(escape(one_line(name)))))
 
 
 def _clean(value: object) -> object:

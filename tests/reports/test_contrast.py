@@ -30,6 +30,17 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def test_the_dark_theme_is_for_screens() -> None:
+    """Light text would be lost on white paper."""
+    assert re.findall(r"@media (.*)\(prefers-color-scheme: dark\)", CSS) == ["screen and "]
+
+
+def test_paper_keeps_what_a_colour_repeats() -> None:
+    _, _, paper = CSS.partition("@media print {")
+    assert ".heat td, .positions td, .bar { print-color-adjust: exact; }" in paper
+    assert "var(--columns)" in paper
+
+
 @pytest.mark.parametrize("number", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize(("text", "ground"), PAIRS)
 def test_text_stands_out(number: int, text: str, ground: str) -> None:

@@ -1,7 +1,9 @@
 """The page: the same bytes each time, safe, bounded, and shown by a real browser without complaint."""
 
+import json
 import re
 from collections.abc import Callable
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -39,7 +41,11 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] == ["style"]:
+            return
+        if self.tags[-1:] == ["wbr"] and self.words:
+            self.words[-1] += data
+        else:
             self.words.append(data)
 
     @property
@@ -139,6 +145,39 @@ def test_tables_have_headers_and_regions_have_names(full_report: Report) -> None
     assert "width=device-width" in text
 
 
+class Regions(HTMLParser):
+    """Keeps, for each table, the attributes of the element around it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.around: list[dict[str, str | None]] = []
+        self.last: dict[str, str | None] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.around.append(self.last)
+        self.last = dict(attrs)
+
+
+def test_a_keyboard_reaches_every_table(full_report: Report) -> None:
+    regions = Regions(render(full_report, "html")).around
+    assert len(regions) > 5
+    for region in regions:
+        assert (region["class"], region["tabindex"], region["role"]) == ("scroll", "0", "region")
+        assert region["aria-label"]
+
+
+def test_long_names_may_break(full_report: Report) -> None:
+    text = render(full_report, "html")
+    for name in (
+        "per_<wbr>sequence_<wbr>policy",
+        "geometry.<wbr>padded_<wbr>seq_<wbr>len",
+        "bf16_<wbr>token_<wbr>sum",
+    ):
+        assert f'<th scope="row">{name}</th>' in text, name
+
+
 def test_a_count_that_is_shortened_is_told_in_full(make_case: Maker) -> None:
     rows = ((0, 7, 999), (1000, 12_345, 9_999_999), (1_040_000, 120_000_000, 2_100_000_000))
     told = diagnosed().model_copy(update={"heat_map": HeatMap(token_width=64, sequence_width=2, rows=rows)})
@@ -220,6 +259,54 @@ def test_a_browser_shows_it_without_complaint(full_report: Report, tmp_path: Pat
         'title="sequence 1, token 64-127: 1"',
     ):
         assert part in shown.document, part
+
+
+MEASURE = """<script>
+const all = (selector) => [...document.querySelectorAll(selector)].filter((each) => each.checkVisibility());
+const widest = (selector) => Math.max(...all(selector).map((each) => each.getBoundingClientRect().width));
+parent.document.body.dataset.measured = JSON.stringify({
+  screen: innerWidth,
+  page: document.documentElement.scrollWidth,
+  hidden: all(".scroll").filter((each) => each.scrollWidth > each.clientWidth).map((each) => ({
+    name: each.ariaLabel,
+    sign: getComputedStyle(each, "::after").position,
+    names: getComputedStyle(each.querySelector("th[scope=row]")).position,
+  })),
+  paragraph: widest("p:not(.closing)"),
+  bars: widest(".bars"),
+});
+</script>"""
+
+
+def measured(text: str, path: Path, width: int) -> dict:
+    """The page on a screen of this width: in a frame, since a window has a least width of its own.
+
+    What keeps scripts out is left out.
+    """
+    inner = re.sub("<meta http-equiv=.*?>", "", text).replace("</body>", f"{MEASURE}</body>")
+    frame = f'<iframe width="{width}" height="900" style="border: 0" srcdoc="{escape(inner)}"></iframe>'
+    path.write_text(f"<!DOCTYPE html><body>{frame}</body>", encoding="utf-8")
+    shown = show(path, "--window-size=2000,1000", "--hide-scrollbars")
+    assert shown.console == []
+    found = re.search('data-measured="(.*?)"', shown.document)
+    assert found
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.skipif(executable() is None, reason=MISSING)
+def test_a_phone_shows_that_a_table_goes_on(full_report: Report, tmp_path: Path) -> None:
+    found = measured(render(full_report, "html"), tmp_path / "report.html", 400)
+    assert found["page"] == found["screen"] == 400
+    assert "Layout by quantity" in [each["name"] for each in found["hidden"]]
+    assert {(each["sign"], each["names"]) for each in found["hidden"]} == {("sticky", "sticky")}
+
+
+@pytest.mark.skipif(executable() is None, reason=MISSING)
+def test_a_wide_screen_does_not_stretch_it(full_report: Report, tmp_path: Path) -> None:
+    found = measured(render(full_report, "html"), tmp_path / "report.html", 1900)
+    assert found["page"] == found["screen"] == 1900
+    assert found["paragraph"] <= 960
+    assert found["bars"] <= 450
 
 
 @pytest.mark.skipif(executable() is None, reason=MISSING)
