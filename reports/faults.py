@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -14,16 +15,17 @@ from reports.labels import fault_name, shown_by
 from reports.ranking import verdict_words
 from reports.verdicts import Expect
 
-_TABLE_WIDTH = 80
 _MAX_ROWS = 20
 _MAX_LAYOUTS = 4
+_LEAST_EVIDENCE = 22
+_BLANKS = 6
 
 
 def fault_blocks(seen: Sequence[CaseResult], ink: Ink) -> Iterator[RenderableType]:
     """Yield a line for each fault, as columns where they fit; beyond the first twenty only their number."""
     groups = list(group(seen, fault_name).values())
     rows = [_cells(members) for members in groups[:_MAX_ROWS]]
-    if ink.columns >= _TABLE_WIDTH:
+    if _fits(rows, ink):
         yield Padding(_table(rows, ink), (0, 0, 0, 2))
     else:
         for name, layouts, evidence in rows:
@@ -44,10 +46,16 @@ def _evidence(case: CaseResult) -> str:
     return shown_by(case)
 
 
+def _fits(rows: Sequence[Sequence[str]], ink: Ink) -> bool:
+    """Whether no name and no layout has to be broken to leave the evidence a column worth reading."""
+    widths = [max(cell_len(ink.clean(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    return sum(widths[:2]) + min(widths[2], _LEAST_EVIDENCE) + _BLANKS <= ink.columns
+
+
 def _table(rows: Sequence[Sequence[str]], ink: Ink) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for style in ("", "", "dim"):
-        table.add_column(overflow="fold", style=style)
+    for style, whole in (("", True), ("", True), ("dim", False)):
+        table.add_column(overflow="fold", style=style, no_wrap=whole)
     for cells in rows:
         table.add_row(*(Text(ink.clean(cell)) for cell in cells))
     return table

@@ -29,6 +29,16 @@ def test_each_fault_names_what_showed_it(make_case: Maker, width: int) -> None:
     assert "beta_differs 2x1 [refused as planned]" in lines
 
 
+def test_faults_stand_in_columns_where_their_names_fit(make_case: Maker) -> None:
+    moved = (QuantityResult(name="per_sequence_policy", verdict="drift", elements=1, mismatched=1),)
+    names = ("sequences_swapped_at_assembly", "bf16_token_sum")
+    report = Report.assemble(cases=[make_case("drift", "caught", name=name, quantities=moved) for name in names])
+    apart = f"  sequences_swapped_at_assembly  2x2  seen in\n{'per_sequence_policy':>57}\n  bf16_token_sum  "
+    hanging = "  sequences_swapped_at_assembly 2x2 seen in\n    per_sequence_policy"
+    assert apart in render(report, "terminal", width=60)
+    assert hanging in render(report, "terminal", width=50)
+
+
 def test_runs_of_one_fault_share_a_line(make_case: Maker) -> None:
     cases = [make_case("caught", "caught", name=f"fault/a/1x{dp}", tp=1, dp=dp) for dp in (2, 3)]
     assert any(line.startswith("a (x2) 1x2, 1x3") for line in drawn(Report.assemble(cases=cases), 80))

@@ -137,6 +137,16 @@ def test_of_a_text_that_fills_screens_both_ends_are_shown(make_case: Maker) -> N
     assert long in report.to_json()
 
 
+def test_a_narrow_table_leaves_out_what_the_names_tell(make_case: Maker) -> None:
+    cases = [make_case(tp=tp, batch="long-1024", name=f"long-1024/s0/{tp}x2") for tp in (1, 2)]
+    narrow = draw(Report.assemble(cases=cases), 40).splitlines()
+    assert "case              verdict  equal" in narrow
+    assert "long-1024/s0/1x2  match    9/9" in narrow
+    assert "case              layout  batch      verdict  equal" in draw(Report.assemble(cases=cases), 60)
+    other = make_case(batch="long", name="long-1024/s0/2x2")
+    assert re.search(r"^case +batch +verdict", draw(Report.assemble(cases=[*cases, other]), 40), re.MULTILINE)
+
+
 def test_infinite_differences_are_shown(make_case: Maker) -> None:
     infinite = QuantityResult(name="kl", verdict="drift", elements=1, mismatched=1, max_abs=float("inf"))
     text = draw(Report.assemble(cases=[make_case("drift", quantities=(infinite,))]))
