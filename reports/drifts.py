@@ -9,7 +9,7 @@ from rich.table import Table
 from reports.cases import CaseResult, FirstDrift, QuantityResult
 from reports.grouping import plural, ranges
 from reports.ink import STYLES, Ink
-from reports.labels import how_many, label, place
+from reports.labels import drifted, how_many, label, place
 from reports.verdicts import Expect, Verdict
 
 _MAX_DETAILED = 12
@@ -64,7 +64,7 @@ def _quantity_blocks(quantity: QuantityResult, ink: Ink, sizes: bool) -> Iterato
 def _sizes(quantity: QuantityResult) -> str:
     pattern = f", {quantity.pattern}" if quantity.pattern else ""
     worst = f"max ULP {quantity.max_ulp:,}, max abs {quantity.max_abs:.3g}"
-    return f"{how_many(quantity)} elements drifted, {worst}{pattern}"
+    return f"{drifted(quantity)}, {worst}{pattern}"
 
 
 def _values(first: FirstDrift) -> tuple[str, str]:

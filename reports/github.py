@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from reports.cases import CaseResult
 from reports.closing import closing_sentence
 from reports.escaping import for_command, for_command_property, one_line
-from reports.labels import how_many, label, place, shortened
+from reports.labels import drifted, label, place, shortened
 from reports.markdown import fitted
 from reports.markdown_blocks import blocks
 from reports.model import Report
@@ -53,7 +53,7 @@ def _message(case: CaseResult) -> str:
     words = [case.reason, case.diagnosis.words if case.diagnosis else None]
     for quantity in case.drifted[:1]:
         first = f"; first: {place(quantity.first)}" if quantity.first else ""
-        words.append(f"{quantity.name}: {how_many(quantity)} elements drifted{first}")
+        words.append(f"{quantity.name}: {drifted(quantity)}{first}")
     return "; ".join(filter(None, words)) or "no reason was given"
 
 

@@ -8,7 +8,7 @@ from junitparser.junitparser import Result
 from reports.cases import CaseResult, QuantityResult
 from reports.closing import closing_sentence
 from reports.escaping import for_xml
-from reports.labels import how_many, label, place, shortened, values
+from reports.labels import drifted, label, place, shortened, values
 from reports.model import Report
 from reports.ranking import Standing, standing
 from reports.verdicts import Expect, ReportVerdict
@@ -79,7 +79,7 @@ def _result(case: CaseResult) -> Result | None:
 
 
 def _drift_line(quantity: QuantityResult) -> str:
-    sizes = f"{how_many(quantity)} elements drifted, max ULP {quantity.max_ulp:,}, max abs {quantity.max_abs:.3g}"
+    sizes = f"{drifted(quantity)}, max ULP {quantity.max_ulp:,}, max abs {quantity.max_abs:.3g}"
     first = f"; first: {place(quantity.first)}: {values(quantity.first)}" if quantity.first else ""
     return f"{quantity.name}: {sizes}{first}"
 

@@ -54,6 +54,11 @@ def how_many(quantity: QuantityResult) -> str:
     return f"{quantity.mismatched:,} of {quantity.elements:,}"
 
 
+def drifted(quantity: QuantityResult) -> str:
+    """Return the same as a sentence."""
+    return f"{how_many(quantity)} {'element' if quantity.elements == 1 else 'elements'} drifted"
+
+
 def shortened(text: str, limit: int = _SHOWN_CHARS) -> str:
     """Return `text`, cut where it is longer than anybody reads."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -6,7 +6,7 @@ from typing import Any
 
 from reports.cases import CaseResult
 from reports.closing import closing_sentence
-from reports.labels import how_many, label, place, shortened
+from reports.labels import drifted, label, place, shortened
 from reports.model import Report
 from reports.ranking import is_trouble, worst_first
 from reports.verdicts import Verdict
@@ -61,7 +61,7 @@ def _why(case: CaseResult) -> str:
     words = [case.reason, case.diagnosis.words if case.diagnosis else None]
     for quantity in case.drifted[:1]:
         first = f", first at {place(quantity.first)}" if quantity.first else ""
-        words.append(f"{quantity.name}: {how_many(quantity)} elements drifted{first}")
+        words.append(f"{quantity.name}: {drifted(quantity)}{first}")
     return "; ".join(filter(None, words)) or "no reason was given"
 
 

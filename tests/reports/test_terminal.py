@@ -147,6 +147,14 @@ def test_a_narrow_table_leaves_out_what_the_names_tell(make_case: Maker) -> None
     assert re.search(r"^case +batch +verdict", draw(Report.assemble(cases=[*cases, other]), 40), re.MULTILINE)
 
 
+@pytest.mark.parametrize(("elements", "words"), [(1, "1 of 1 element drifted"), (2, "1 of 2 elements drifted")])
+@pytest.mark.parametrize("format", ["terminal", "junit", "github", "sarif"])
+def test_one_element_is_no_plural(make_case: Maker, format: str, elements: int, words: str) -> None:
+    drift = QuantityResult(name="kl", verdict="drift", elements=elements, mismatched=1)
+    report = Report.assemble(cases=[make_case("drift", quantities=(drift,))])
+    assert words in joined(render(report, format, width=80))
+
+
 def test_infinite_differences_are_shown(make_case: Maker) -> None:
     infinite = QuantityResult(name="kl", verdict="drift", elements=1, mismatched=1, max_abs=float("inf"))
     text = draw(Report.assemble(cases=[make_case("drift", quantities=(infinite,))]))
