@@ -5,7 +5,9 @@
 
 Runs from a checkout and needs no network: packages that are missing are taken from `--wheels`. Leaves
 `DIR/matrix.json` (every report, the times of each phase, what was not run and why) and `DIR/matrix.log`.
-NVLink multicast stays off. The exit status is 0 when every run was green, else 1.
+Layouts that need more devices than there are run with ranks that share them: over gloo, and over NCCL where it is
+2.30 or newer (LD_PRELOAD may bring one). NVLink multicast stays off. The exit status is 0 when every run was
+green, else 1.
 """
 
 from __future__ import annotations
@@ -23,10 +25,19 @@ from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = ROOT / "tests" / "data" / "smollm2-b4-t8.safetensors"
+CAPTURED_SEQUENCES = 4
 BATCHES = ("seed", "long", "ragged", "wide")
 NEEDED = ("pydantic", "cyclopts", "junitparser")
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 DEGREES = (1, 2, 4, 8)
+ABOUT_DEVICES = """
+import json, torch
+from harness.launching.shared_nccl import SWITCH, loaded_version, version_problem
+version, problem = loaded_version(), version_problem(loaded_version())
+names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+about = {"devices": names, "torch": torch.__version__, "nccl": version}
+print(json.dumps({**about, "shared_nccl_problem": problem and str(problem), "shared_nccl_switch": SWITCH}))
+"""
 PHASE_CONFIG = {"cuda": "4,8,256,32768", "cpu": "2,4,32,1024"}
 
 
@@ -80,15 +91,16 @@ def main() -> int:
         ranks = options.ranks or device_count(matrix)
         if ranks < 1:
             sys.exit("full_matrix: expected at least one CUDA device, got none (--device cpu --ranks N rehearses)")
-        layouts = [(tp, dp) for tp in DEGREES for dp in DEGREES if tp * dp <= ranks]
+        layouts = layouts_of(1, ranks)
         matrix.say(f"{ranks} ranks on {options.device}; layouts {', '.join(map(name_of, layouts))}")
         verify_all(matrix, layouts)
         if options.device == "cuda":
             shared_device(matrix)
-        for tp, dp in layouts:
-            time_phases(matrix, tp, dp)
-        unreachable = [(tp, dp) for tp in DEGREES for dp in DEGREES if ranks < tp * dp <= max(DEGREES)]
-        for layout in unreachable:
+        for layout in layouts:
+            time_phases(matrix, layout)
+        if options.device == "cuda":
+            shared_nccl(matrix, ranks)
+        for layout in layouts_of(ranks + 1, max(DEGREES)):
             why = f"needs {layout[0] * layout[1]}, has {ranks}"
             matrix.skip(f"{name_of(layout)} over its own devices", why, unreachable=True)
         compare_digests(matrix)
@@ -124,21 +136,32 @@ def prepared_environment(options: argparse.Namespace) -> dict[str, str]:
     return {**os.environ, **NO_MULTICAST, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
 
 
+def layouts_of(least: int, most: int) -> list[tuple[int, int]]:
+    """The layouts of `least` to `most` ranks."""
+    return [(tp, dp) for tp in DEGREES for dp in DEGREES if least <= tp * dp <= most]
+
+
 def device_count(matrix: Matrix) -> int:
-    """CUDA devices, and their names in the result."""
-    code = (
-        "import torch, json; n = torch.cuda.device_count(); print(json.dumps([torch.cuda.get_device_name(i) for i"
-        " in range(n)] + [torch.__version__]))"
-    )
-    *devices, version = json.loads((matrix.run("devices", [sys.executable, "-c", code], 60.0) or "[0]").strip())
-    matrix.found.update(devices=devices, torch=version)
-    return len(devices)
+    """CUDA devices; their names and the versions go into the result.
+
+    Asked in a process that has the packages of `--wheels`, as this one may not.
+    """
+    text = matrix.run("devices", [sys.executable, "-c", ABOUT_DEVICES], 60.0) or '{"devices": []}'
+    matrix.found.update(json.loads(text.splitlines()[-1]))
+    return len(matrix.found["devices"])
 
 
 def verify_all(matrix: Matrix, layouts: list[tuple[int, int]]) -> None:
     """Each op over all layouts and batches, each candidate twice, all faults."""
     for op in ("native", "triton") if matrix.options.device == "cuda" else ("native",):
-        verify(matrix, op, layouts, (*BATCHES, str(CAPTURE)), f"{op} over own devices")
+        verify_batches(matrix, op, layouts, "over own devices")
+
+
+def verify_batches(matrix: Matrix, op: str, layouts: list[tuple[int, int]], where: str, *more: str) -> None:
+    """The built-in batches with all faults; then the capture at the layouts that its sequences can fill."""
+    verify(matrix, op, layouts, BATCHES, f"{op} {where}", *more)
+    filled = [(tp, dp) for tp, dp in layouts if dp <= CAPTURED_SEQUENCES]
+    verify(matrix, op, filled, (str(CAPTURE),), f"{op} {where}, a capture", "--no-controls", *more)
 
 
 def verify(
@@ -146,7 +169,7 @@ def verify(
     **environment: str,
 ) -> None:  # fmt: skip
     """One run of the command, its report kept."""
-    folder = matrix.options.out / name.replace(" ", "-")
+    folder = matrix.options.out / name.replace(",", "").replace(" ", "-")
     command = [
         sys.executable, "-m", "harness.cli", "--device", matrix.options.device, "--op", op,
         "--layouts", ",".join(map(name_of, layouts)), "--batch", ",".join(batches), "--repeat", "2",
@@ -163,25 +186,43 @@ def verify(
 def shared_device(matrix: Matrix) -> None:
     """The same layouts, and all up to eight ranks, with every rank on the first device."""
     ranks = matrix.options.shared_ranks
-    layouts = [(tp, dp) for tp in DEGREES for dp in DEGREES if tp * dp <= ranks]
     flags = ("--ranks-per-device", str(ranks), "--no-controls")
     for op in ("native", "triton"):
-        verify(matrix, op, layouts, ("seed",), f"{op} on one shared device", *flags, CUDA_VISIBLE_DEVICES="0")
+        name = f"{op} on one shared device"
+        verify(matrix, op, layouts_of(1, ranks), ("seed",), name, *flags, CUDA_VISIBLE_DEVICES="0")
 
 
-def time_phases(matrix: Matrix, tp: int, dp: int) -> None:
+def shared_nccl(matrix: Matrix, devices: int) -> None:
+    """The layouts that need more ranks than devices, over NCCL, as many ranks on each device as that takes."""
+    layouts = layouts_of(devices + 1, matrix.options.shared_ranks)
+    if not layouts:
+        return
+    if problem := matrix.found["shared_nccl_problem"]:
+        matrix.skip("ranks that share devices over NCCL", problem, unreachable=True)
+        return
+    each = -(-matrix.options.shared_ranks // devices)
+    flags = ("--ranks-per-device", str(each), "--shared-transport", "nccl")
+    for op in ("native", "triton"):
+        verify_batches(matrix, op, [(1, 1), *layouts], "over NCCL on shared devices", *flags)
+    for layout in layouts:
+        time_phases(matrix, layout, ranks_per_device=each)
+
+
+def time_phases(matrix: Matrix, layout: tuple[int, int], ranks_per_device: int = 1) -> None:
     """Agreement, gathers and the whole call at one layout."""
-    device = matrix.options.device
+    (tp, dp), device = layout, matrix.options.device
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(tp * dp),
         "-m", "benchmarks.rank_phases", "--tp", str(tp), "--dp", str(dp), "--device", device,
         "--config", PHASE_CONFIG[device], "--backend", "triton" if device == "cuda" else "native",
+        "--ranks-per-device", str(ranks_per_device),
     ]  # fmt: skip
-    text = matrix.run(f"phases at {name_of((tp, dp))}", command, 90.0)
+    switch = matrix.found["shared_nccl_switch"] if ranks_per_device > 1 else {}
+    text = matrix.run(f"phases at {name_of(layout)}", command, 45.0, **switch)
     lines = [line for line in (text or "").splitlines() if line.startswith("{")]
     matrix.found["phases"] += [json.loads(line) for line in lines]
     if text is not None and not lines:
-        matrix.skip(f"phases at {name_of((tp, dp))}", "printed no times; see the log")
+        matrix.skip(f"phases at {name_of(layout)}", "printed no times; see the log")
 
 
 def compare_digests(matrix: Matrix) -> None:
@@ -216,8 +257,9 @@ def summary(matrix: Matrix) -> int:
     for times in matrix.found["phases"]:
         share = times["gathers"] / times["waited_call"]
         layout = name_of((times["tp"], times["dp"]))
+        shared = f", {times['ranks_per_device']} ranks on a device" if times["ranks_per_device"] > 1 else ""
         print(
-            f"{layout}: call {times['call']:.2f} ms, gathers {times['gathers']:.2f} ms ({share:.0%}),"
+            f"{layout}{shared}: call {times['call']:.2f} ms, gathers {times['gathers']:.2f} ms ({share:.0%}),"
             f" preflight {times['preflight']:.2f} ms"
         )
     return 0 if green else 1

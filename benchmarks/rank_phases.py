@@ -1,7 +1,7 @@
 """Where a rank's time goes at one layout: the agreement, the gathers, and the whole loss call, on real ranks.
 
     torchrun --standalone --nproc-per-node 4 -m benchmarks.rank_phases --tp 2 --dp 2 [--device cuda]
-        [--config 4,8,256,32768] [--dtype bfloat16] [--backend triton] [--repeats 20]
+        [--config 4,8,256,32768] [--dtype bfloat16] [--backend triton] [--repeats 20] [--ranks-per-device 1]
 
 Rank 0 prints one line of JSON, times in milliseconds on the slowest rank, all ranks starting each call together;
 medians of `repeats` calls, but for `gathers`, which is a mean:
@@ -67,17 +67,21 @@ def main() -> None:
     options = parsed()
     if "LOCAL_RANK" not in os.environ:
         sys.exit("rank_phases: expected to be started by torchrun, see --help; got no LOCAL_RANK")
-    device = torch.device(options.device, int(os.environ["LOCAL_RANK"]) if options.device == "cuda" else None)
+    index = int(os.environ["LOCAL_RANK"]) // options.ranks_per_device
+    device = torch.device(options.device, index if options.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # Bound to its device: a barrier would take the one that has the rank's number.
+    bound = {"device_id": device} if device.type == "cuda" else {}
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **bound)
     found = measured(options, device)
     slowest = torch.tensor(list(found.values()), device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         times = dict(zip(found, slowest.tolist(), strict=True))
         facts = {"tp": options.tp, "dp": options.dp, "config": options.config, "dtype": options.dtype}
-        print(json.dumps({**facts, "backend": options.backend, **times}), flush=True)
+        facts |= {"backend": options.backend, "ranks_per_device": options.ranks_per_device}
+        print(json.dumps({**facts, **times}), flush=True)
     dist.destroy_process_group()
 
 
@@ -91,6 +95,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--config", default="4,8,256,32768", help="prompts,samples,slots,vocabulary")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--ranks-per-device", type=int, default=1)
     return parser.parse_args()
 
 
