@@ -138,7 +138,8 @@ def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage |
     if stage is None:
         return words
     if stage.inputs:
-        return f"{words}; first stage to differ: {stage.name}, while {_listed(stage.inputs)} agree"
+        verb = "agrees" if len(stage.inputs) == 1 else "agree"
+        return f"{words}; first stage to differ: {stage.name}, while {_listed(stage.inputs)} {verb}"
     return f"{words}; first stage to differ: {stage.name}"
 
 

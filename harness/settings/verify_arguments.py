@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_contract import InputError, Problem
-from harness.settings.run_config import layout_of
+from harness.settings.run_config import MOST_COUNTED, layout_of
 
 Layout = tuple[int, int]
 LARGEST_SEED = 2**32 - 1
@@ -25,8 +25,9 @@ def checked_layouts(layouts: Any, repeat: Any, seed: Any) -> list[Layout]:
         for index, pair in enumerate(found)
         if pair is None
     ]
-    if (_whole(repeat) or 0) < 1:
-        problems.append(Problem("input.repeat", "repeat", "an integer from 1 on", repr(repeat)))
+    if not 1 <= (_whole(repeat) or 0) <= MOST_COUNTED:
+        expected = f"an integer from 1 to {MOST_COUNTED}"
+        problems.append(Problem("input.repeat", "repeat", expected, repr(repeat)))
     if not 0 <= (-1 if (number := _whole(seed)) is None else number) <= LARGEST_SEED:
         problems.append(Problem("input.seed", "seed", f"an integer from 0 to {LARGEST_SEED}", repr(seed)))
     if problems:

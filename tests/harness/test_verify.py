@@ -107,8 +107,8 @@ def test_another_run_that_differs_is_a_drift() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"repeat": 0}, "repeat: expected an integer from 1 on, got 0"),
-        ({"repeat": True}, "repeat: expected an integer from 1 on, got True"),
+        ({"repeat": 0}, "repeat: expected an integer from 1 to 1000000, got 0"),
+        ({"repeat": True}, "repeat: expected an integer from 1 to 1000000, got True"),
         ({"seed": -1}, "seed: expected an integer from 0 to 4294967295, got -1"),
         ({"layouts": "2x1"}, "layouts: expected a list of layouts, got '2x1'"),
         ({"layouts": None}, "layouts: expected a list of layouts, got None"),
