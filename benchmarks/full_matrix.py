@@ -94,6 +94,7 @@ def main() -> int:
         layouts = layouts_of(1, ranks)
         matrix.say(f"{ranks} ranks on {options.device}; layouts {', '.join(map(name_of, layouts))}")
         verify_all(matrix, layouts)
+        virtual_ranks(matrix)
         if options.device == "cuda":
             shared_device(matrix)
         for layout in layouts:
@@ -151,9 +152,14 @@ def device_count(matrix: Matrix) -> int:
     return len(matrix.found["devices"])
 
 
+def ops_on(matrix: Matrix) -> tuple[str, ...]:
+    """The ops that run on this device."""
+    return ("native", "triton") if matrix.options.device == "cuda" else ("native",)
+
+
 def verify_all(matrix: Matrix, layouts: list[tuple[int, int]]) -> None:
     """Each op over all layouts and batches, each candidate twice, all faults."""
-    for op in ("native", "triton") if matrix.options.device == "cuda" else ("native",):
+    for op in ops_on(matrix):
         verify_batches(matrix, op, layouts, "over own devices")
 
 
@@ -183,11 +189,20 @@ def verify(
             matrix.skip(name, "left no report; see the log")
 
 
+def virtual_ranks(matrix: Matrix) -> None:
+    """All layouts up to eight ranks in one process on one device."""
+    for op in ops_on(matrix):
+        verify(
+            matrix, op, layouts_of(1, max(DEGREES)), BATCHES, f"{op} by virtual ranks", "--virtual",
+            "--no-controls", CUDA_VISIBLE_DEVICES="0",
+        )  # fmt: skip
+
+
 def shared_device(matrix: Matrix) -> None:
     """The same layouts, and all up to eight ranks, with every rank on the first device."""
     ranks = matrix.options.shared_ranks
     flags = ("--ranks-per-device", str(ranks), "--no-controls")
-    for op in ("native", "triton"):
+    for op in ops_on(matrix):
         name = f"{op} on one shared device"
         verify(matrix, op, layouts_of(1, ranks), ("seed",), name, *flags, CUDA_VISIBLE_DEVICES="0")
 
@@ -202,7 +217,7 @@ def shared_nccl(matrix: Matrix, devices: int) -> None:
         return
     each = -(-matrix.options.shared_ranks // devices)
     flags = ("--ranks-per-device", str(each), "--shared-transport", "nccl")
-    for op in ("native", "triton"):
+    for op in ops_on(matrix):
         verify_batches(matrix, op, [(1, 1), *layouts], "over NCCL on shared devices", *flags)
     for layout in layouts:
         time_phases(matrix, layout, ranks_per_device=each)
