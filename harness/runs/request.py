@@ -27,8 +27,6 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     check_out(config.out, config.where("out"))
     found = machine or this_machine()
     seating = seat(config, found)
-    if found.is_here:
-        check_backend(config, seating.device)
     if seating.transport == SHARED_NCCL and found.is_here:
         _check_nccl(config)
     plan = make_plan(
@@ -41,6 +39,8 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
         transport=seating.transport,
         ranks_per_device=seating.ranks_per_device,
     )
+    if found.is_here:
+        check_backend(config, seating.device)
     check_values(plan)
     return plan
 
