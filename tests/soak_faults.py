@@ -36,7 +36,7 @@ def soak(options: argparse.Namespace) -> int:
     for number in range(options.runs):
         # A third of the runs has no fault: a soak that never succeeds would prove little.
         fault = CATALOGUE[0] if draw.random() < 1 / 3 else draw.choice(CATALOGUE[1:])
-        ended, wrong = one(fault, options, after=draw.uniform(0.0, 12.0))
+        ended, wrong = one(fault, options, after=draw.uniform(0.0, 5.0))
         bad += bool(wrong)
         since = "" if ended.after_fault is None else f", {ended.after_fault:.1f} s after the fault"
         print(f"[{number + 1}/{options.runs}] {fault.name}: status {ended.status} in {ended.seconds:.1f} s{since}"
