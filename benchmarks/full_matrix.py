@@ -7,15 +7,17 @@ Runs from a checkout and needs no network: packages that are missing are taken f
 `DIR/matrix.json` (every report, the times of each phase, what was not run and why) and `DIR/matrix.log`.
 Layouts that need more devices than there are run with ranks that share them: over gloo, and over NCCL where it is
 2.30 or newer (LD_PRELOAD may bring one). NVLink multicast stays off. The exit status is 0 when every run was
-green, else 1.
+green and every case matched, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,55 +59,100 @@ class Matrix:
         self.log.write(text + "\n")
         self.log.flush()
 
-    def run(self, name: str, command: list[str], limit: float, **environment: str) -> str | None:
-        """The standard output of a command; None, and noted as not run, when there was no time for it."""
-        left = self.deadline - time.monotonic()
-        if left < 15.0:
-            self.skip(name, "out of time")
-            return None
+    def run(self, name: str, command: list[str], limit: float, **environment: str) -> Done | None:
+        """What a command came to; None, and noted as not run, when it was not asked for or there was no time."""
+        if self.options.only not in name:
+            return self.skip(name, "--only", excused=True)
+        limit = min(limit, self.deadline - time.monotonic())
+        if limit < 15.0:
+            return self.skip(name, "out of time")
         started = time.monotonic()
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, env={**self.environment, **environment}, timeout=min(limit, left), text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            self.skip(name, f"took more than {min(limit, left):.0f} s")
-            return None
-        self.log.write(done.stdout)
-        self.say(f"{name}: status {done.returncode}, {time.monotonic() - started:.1f} s")
-        return done.stdout
+        done = finished(command, {**self.environment, **environment}, limit)
+        self.log.write(done.text)
+        if done.status is None:
+            return self.skip(name, f"took more than {limit:.0f} s")
+        self.say(f"{name}: status {done.status}, {time.monotonic() - started:.1f} s")
+        return done
 
-    def skip(self, name: str, why: str, *, unreachable: bool = False) -> None:
-        """Note what was not run; only what this machine cannot hold is excused."""
-        self.found["not_run"].append({"name": name, "why": why, "unreachable": unreachable})
+    def skip(self, name: str, why: str, *, excused: bool = False) -> None:
+        """Note what was not run; excused is what this machine cannot hold, and what was not asked for."""
+        self.found["not_run"].append({"name": name, "why": why, "excused": excused})
         self.say(f"{name}: not run, {why}")
+
+    def save(self) -> None:
+        """Write what is found so far."""
+        (self.options.out / "matrix.json").write_text(json.dumps(self.found, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and its exit status: None when it was ended at its limit."""
+
+    text: str
+    status: int | None
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """The lines that are JSON objects."""
+        found = []
+        for line in self.text.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [each for each in found if isinstance(each, dict)]
+
+
+def finished(command: list[str], environment: dict[str, str], limit: float) -> Done:
+    """Run `command` to its end, or end it with all that it started after `limit` seconds."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        return Done(process.communicate(timeout=limit)[0], process.returncode)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return Done(process.communicate()[0], None)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 def main() -> int:
     """Run everything, write both files."""
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with (options.out / "matrix.log").open("w") as log:
         matrix = Matrix(options, log, time.monotonic() + options.seconds, prepared_environment(options))
-        ranks = options.ranks or device_count(matrix)
-        if ranks < 1:
-            sys.exit("full_matrix: expected at least one CUDA device, got none (--device cpu --ranks N rehearses)")
-        layouts = layouts_of(1, ranks)
-        matrix.say(f"{ranks} ranks on {options.device}; layouts {', '.join(map(name_of, layouts))}")
-        verify_all(matrix, layouts)
-        virtual_ranks(matrix)
-        if options.device == "cuda":
-            shared_device(matrix)
-        for layout in layouts:
-            time_phases(matrix, layout)
-        if options.device == "cuda":
-            shared_nccl(matrix, ranks)
-        for layout in layouts_of(ranks + 1, max(DEGREES)):
-            why = f"needs {layout[0] * layout[1]}, has {ranks}"
-            matrix.skip(f"{name_of(layout)} over its own devices", why, unreachable=True)
-        compare_digests(matrix)
-        (options.out / "matrix.json").write_text(json.dumps(matrix.found, indent=1) + "\n")
+        try:
+            return run_all(matrix)
+        finally:
+            matrix.save()
+
+
+def run_all(matrix: Matrix) -> int:
+    """Every step, what only this machine's own devices can show first; the exit status."""
+    about_devices(matrix)
+    devices = len(matrix.found["devices"])
+    on_cuda = matrix.options.device == "cuda"
+    ranks = matrix.options.ranks or (devices if on_cuda else 0)
+    if ranks < 1 or (on_cuda and ranks > devices):
+        sys.exit(f"full_matrix: expected a CUDA device for each rank, got {devices} for {ranks or 'any'}"
+                 " (--device cpu --ranks N rehearses)")  # fmt: skip
+    layouts = layouts_of(1, ranks)
+    matrix.say(f"{ranks} ranks on {matrix.options.device}; layouts {', '.join(map(name_of, layouts))}")
+    for op in ops_on(matrix):
+        verify_batches(matrix, op, layouts, "over own devices")
+    for layout in layouts:
+        time_phases(matrix, layout)
+    virtual_ranks(matrix)
+    if on_cuda:
+        shared_device(matrix)
+        shared_nccl(matrix, ranks)
+    for layout in layouts_of(ranks + 1, max(DEGREES)):
+        why = f"needs {layout[0] * layout[1]}, has {ranks}"
+        matrix.skip(f"{name_of(layout)} over its own devices", why, excused=True)
+    compare_digests(matrix)
     return summary(matrix)
 
 
@@ -117,6 +164,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=520.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--ranks", type=int, default=0, help="without it, one rank on each CUDA device")
+    parser.add_argument("--only", default="", help="only the steps whose name holds this text")
     parser.add_argument("--shared-ranks", type=int, default=8, help="ranks on one device, for comparison")
     return parser.parse_args()
 
@@ -142,25 +190,18 @@ def layouts_of(least: int, most: int) -> list[tuple[int, int]]:
     return [(tp, dp) for tp in DEGREES for dp in DEGREES if least <= tp * dp <= most]
 
 
-def device_count(matrix: Matrix) -> int:
-    """CUDA devices; their names and the versions go into the result.
-
-    Asked in a process that has the packages of `--wheels`, as this one may not.
-    """
-    text = matrix.run("devices", [sys.executable, "-c", ABOUT_DEVICES], 60.0) or '{"devices": []}'
-    matrix.found.update(json.loads(text.splitlines()[-1]))
-    return len(matrix.found["devices"])
+def about_devices(matrix: Matrix) -> None:
+    """CUDA devices and versions, into the result; asked in a process that has the packages of `--wheels`."""
+    done = finished([sys.executable, "-c", ABOUT_DEVICES], matrix.environment, 60.0)
+    matrix.log.write(done.text)
+    if not done.facts:
+        sys.exit(f"full_matrix: expected a torch that tells its devices, got {done.text.strip() or 'nothing'}")
+    matrix.found.update(done.facts[-1])
 
 
 def ops_on(matrix: Matrix) -> tuple[str, ...]:
     """The ops that run on this device."""
     return ("native", "triton") if matrix.options.device == "cuda" else ("native",)
-
-
-def verify_all(matrix: Matrix, layouts: list[tuple[int, int]]) -> None:
-    """Each op over all layouts and batches, each candidate twice, all faults."""
-    for op in ops_on(matrix):
-        verify_batches(matrix, op, layouts, "over own devices")
 
 
 def verify_batches(matrix: Matrix, op: str, layouts: list[tuple[int, int]], where: str, *more: str) -> None:
@@ -181,12 +222,15 @@ def verify(
         "--layouts", ",".join(map(name_of, layouts)), "--batch", ",".join(batches), "--repeat", "2",
         "--out", str(folder.resolve()), *more,
     ]  # fmt: skip
-    if matrix.run(name, command, 240.0, **environment) is not None:
-        report = folder / "report.json"
-        if report.exists():
-            matrix.found["runs"].append({"name": name, "op": op, "report": json.loads(report.read_text())})
-        else:
-            matrix.skip(name, "left no report; see the log")
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    done = matrix.run(name, command, 240.0, **environment)
+    if done is not None and not report.exists():
+        matrix.skip(name, "left no report; see the log")
+    elif done is not None:
+        kept = {"name": name, "op": op, "status": done.status, "report": json.loads(report.read_text())}
+        matrix.found["runs"].append(kept)
+        matrix.save()
 
 
 def virtual_ranks(matrix: Matrix) -> None:
@@ -194,8 +238,13 @@ def virtual_ranks(matrix: Matrix) -> None:
     for op in ops_on(matrix):
         verify(
             matrix, op, layouts_of(1, max(DEGREES)), BATCHES, f"{op} by virtual ranks", "--virtual",
-            "--no-controls", CUDA_VISIBLE_DEVICES="0",
+            "--no-controls", **first_device(),
         )  # fmt: skip
+
+
+def first_device() -> dict[str, str]:
+    """Only the first of the devices that this process was given."""
+    return {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]}
 
 
 def shared_device(matrix: Matrix) -> None:
@@ -204,23 +253,23 @@ def shared_device(matrix: Matrix) -> None:
     flags = ("--ranks-per-device", str(ranks), "--no-controls")
     for op in ops_on(matrix):
         name = f"{op} on one shared device"
-        verify(matrix, op, layouts_of(1, ranks), ("seed",), name, *flags, CUDA_VISIBLE_DEVICES="0")
+        verify(matrix, op, layouts_of(1, ranks), ("seed",), name, *flags, **first_device())
 
 
 def shared_nccl(matrix: Matrix, devices: int) -> None:
-    """The layouts that need more ranks than devices, over NCCL, as many ranks on each device as that takes."""
+    """The layouts that need more ranks than devices, over NCCL on all of them, as few ranks on each as needed."""
     layouts = layouts_of(devices + 1, matrix.options.shared_ranks)
-    if not layouts:
+    if layouts and (problem := matrix.found["shared_nccl_problem"]):
+        matrix.skip("ranks that share devices over NCCL", problem, excused=True)
         return
-    if problem := matrix.found["shared_nccl_problem"]:
-        matrix.skip("ranks that share devices over NCCL", problem, unreachable=True)
-        return
-    each = -(-matrix.options.shared_ranks // devices)
-    flags = ("--ranks-per-device", str(each), "--shared-transport", "nccl")
-    for op in ops_on(matrix):
-        verify_batches(matrix, op, [(1, 1), *layouts], "over NCCL on shared devices", *flags)
-    for layout in layouts:
-        time_phases(matrix, layout, ranks_per_device=each)
+    for ranks in sorted({tp * dp for tp, dp in layouts}):
+        each = -(-ranks // devices)
+        flags = ("--ranks-per-device", str(each), "--shared-transport", "nccl")
+        alike = [(tp, dp) for tp, dp in layouts if tp * dp == ranks]
+        for op in ops_on(matrix):
+            verify_batches(matrix, op, [(1, 1), *alike], f"over NCCL, {each} ranks on a device", *flags)
+        for layout in alike:
+            time_phases(matrix, layout, ranks_per_device=each)
 
 
 def time_phases(matrix: Matrix, layout: tuple[int, int], ranks_per_device: int = 1) -> None:
@@ -233,11 +282,11 @@ def time_phases(matrix: Matrix, layout: tuple[int, int], ranks_per_device: int =
         "--ranks-per-device", str(ranks_per_device),
     ]  # fmt: skip
     switch = matrix.found["shared_nccl_switch"] if ranks_per_device > 1 else {}
-    text = matrix.run(f"phases at {name_of(layout)}", command, 45.0, **switch)
-    lines = [line for line in (text or "").splitlines() if line.startswith("{")]
-    matrix.found["phases"] += [json.loads(line) for line in lines]
-    if text is not None and not lines:
-        matrix.skip(f"phases at {name_of(layout)}", "printed no times; see the log")
+    done = matrix.run(f"phases at {name_of(layout)}", command, 45.0, **switch)
+    if done is not None and (done.status or not done.facts):
+        matrix.skip(f"phases at {name_of(layout)}", f"ended with status {done.status}; see the log")
+    elif done is not None:
+        matrix.found["phases"] += done.facts
 
 
 def compare_digests(matrix: Matrix) -> None:
@@ -257,23 +306,23 @@ def compare_digests(matrix: Matrix) -> None:
 
 def summary(matrix: Matrix) -> int:
     """One line a run; the exit status."""
-    broken = [each for each in matrix.found["not_run"] if not each["unreachable"]]
-    green = bool(matrix.found["runs"]) and not matrix.found["digests"]["unequal"] and not broken
+    green = bool(matrix.found["runs"]) and not matrix.found["digests"]["unequal"]
+    green = green and all(each["excused"] for each in matrix.found["not_run"])
     for run in matrix.found["runs"]:
-        report = run["report"]
+        report, planted = run["report"], run["report"]["planted"]
         cases = [case for case in report["cases"] if case["expect"] == "match"]
+        matched = sum(case["verdict"] == "match" for case in cases)
         differing = sum(quantity["mismatched"] for case in cases for quantity in case["quantities"])
-        planted = report["planted"]
-        print(
-            f"{run['name']}: {report['verdict']}, {len(cases)} cases, {differing} differing elements,"
-            f" faults {planted['caught']} of {planted['total']}"
+        matrix.say(
+            f"{run['name']}: {report['verdict']}, {matched} of {len(cases)} cases match, {differing} differing"
+            f" elements, faults {planted['caught']} of {planted['total']}"
         )
-        green = green and report["verdict"] == "match"
+        green = green and run["status"] == report["exit_status"] == 0 and matched == len(cases)
     for times in matrix.found["phases"]:
         share = times["gathers"] / times["waited_call"]
         layout = name_of((times["tp"], times["dp"]))
         shared = f", {times['ranks_per_device']} ranks on a device" if times["ranks_per_device"] > 1 else ""
-        print(
+        matrix.say(
             f"{layout}{shared}: call {times['call']:.2f} ms, gathers {times['gathers']:.2f} ms ({share:.0%}),"
             f" preflight {times['preflight']:.2f} ms"
         )

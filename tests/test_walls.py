@@ -139,7 +139,7 @@ def test_the_parent_never_loads_torch() -> None:
         "harness.launching.launch",
     ]
     held = loaded(modules, blocked=("torch", "triton"))
-    assert "loss_ops.faults" not in held or "torch" not in held
+    assert set(modules) <= held  # and with torch blocked, importing it would have raised
 
 
 @pytest.mark.parametrize("module", ["harness.ranks.batches", "harness.comparing.comparison"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from grpo_contract import ObjectiveSpec
+from loss_ops.advantages import group_advantages
 from loss_ops.batch import GlobalBatch
 
 NEAR = 1e-5
@@ -48,12 +50,21 @@ class Frame:
         sizes = [high - low for low, high in self.batch.contract.geometry.groups for _ in range(low, high)]
         return sizes[start:stop]
 
-    def shared_groups(self, start: int, stop: int) -> list[bool]:
-        """Whether each of the sequences [start, stop) is of a group that several DP ranks hold a part of."""
-        cuts = {first for first, _ in self.shards if first}
-        groups = self.batch.contract.geometry.groups
-        shared = [any(low < cut < high for cut in cuts) for low, high in groups for _ in range(low, high)]
-        return shared[start:stop]
+    @cached_property
+    def local_advantages(self) -> Tensor:
+        """[B] what advantages would be if each rank normalized over its own part of each group."""
+        edges = {first for first, _ in self.shards}
+        return self._advantages(edges | set(self.batch.contract.geometry.group_boundaries))
+
+    @cached_property
+    def is_local_other(self) -> Tensor:
+        """[B] where these are not the right ones."""
+        right = self._advantages(self.batch.contract.geometry.group_boundaries)
+        return (self.local_advantages - right).abs() > NEAR * right.abs().clamp_min(1.0)
+
+    def _advantages(self, boundaries: Iterable[int]) -> Tensor:
+        spec = self.batch.contract.objective.advantage
+        return group_advantages(self.batch.rewards, tuple(sorted(boundaries)), spec)
 
     def at_boundary(self, start: int, stop: int) -> Tensor:
         """[S, T] active slots whose ratio lies on a clip bound, up to a relative 1e-5."""

@@ -49,7 +49,8 @@ class Tally(BaseModel):
     numbers, measured from 1; `offset`: got - expected. `group_factors`: (group size, least, greatest factor).
     `relative`: the largest |got - expected| over the larger of |expected| and the scale of its row. `rows_up`
     and `rows_down`: slots whose values grew and shrank in magnitude. `masked` and `boundary`: elements in masked
-    slots and where the ratio lies on a clip bound; `shared`: in groups that several DP ranks share.
+    slots and where the ratio lies on a clip bound. Of one number a sequence, `local`: equal to the advantage over
+    the rank's own part of the group, which is another than the right one in `local_wanted` sequences.
     `bfloat16`, `float16`: values of the candidate that such a number could hold. `moved`: (s, r) where sequence s
     shows what was expected of sequence r. `eps`: the dtype's own. `extent`: the longest reduction behind it.
     `gross`: the same of those elements alone that no rounding explains.
@@ -71,7 +72,8 @@ class Tally(BaseModel):
     rows_down: int = 0
     masked: int = 0
     boundary: int = 0
-    shared: int = 0
+    local: int = 0
+    local_wanted: int = 0
     bfloat16: int = 0
     float16: int = 0
     moved: tuple[tuple[int, int], ...] = ()
@@ -100,7 +102,7 @@ def merge(parts: Sequence[Tally]) -> Tally:
     if len(parts) == 1:
         return parts[0]
     names = ("mismatched", "not_numbers", "non_finite", "zeroed", "rows_up", "rows_down", "masked", "boundary",
-             "shared", "bfloat16", "float16")  # fmt: skip
+             "local", "local_wanted", "bfloat16", "float16")  # fmt: skip
     counts = {name: sum(getattr(part, name) for part in parts) for name in names}
     length = max(len(part.ulps) for part in parts)
     firsts = [part.first_non_finite for part in parts if part.first_non_finite is not None]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.comparing.binning import bins_of, cells_of
 from harness.comparing.bins import Bins
-from harness.comparing.frame import Frame
+from harness.comparing.frame import NEAR, Frame
 from harness.comparing.tally import Moments, Tally, merge_groups, merge_moments, tolerance
 
 BUCKETS = 65
@@ -62,11 +62,16 @@ class Tallying:
         self.ulps = torch.zeros(BUCKETS, **whole)  # type: ignore[call-overload]
         self.low = torch.full((sequences,), math.inf, dtype=torch.float64, device=device)
         self.high = -self.low
-        self.counts = dict.fromkeys(("not_numbers", "non_finite", "zeroed", "bfloat16", "float16"), 0)
+        self.counts = dict.fromkeys(("not_numbers", "non_finite", "zeroed", "bfloat16", "float16", "local"), 0)
         self.factor, self.offset = [Moments(base=1.0)], [Moments()]
         self.relative = 0.0
         self.eps = 0.0
         self.gross: Tallying | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is of one number a sequence."""
+        return self.slots and self.shape[1:] == (1, 1)
 
     def add(self, block: Differing) -> None:
         """Count one block, and once more what of it no rounding explains."""
@@ -110,6 +115,9 @@ class Tallying:
             "bfloat16": block.got.bfloat16().double() == block.got.double(),
             "float16": block.got.half().double() == block.got.double(),
         }
+        if self.frame is not None and self.is_vector:
+            local = self.frame.local_advantages.to(block.got.device)[block.s + self.origin[0]]
+            found["local"] = (block.got - local).abs() <= NEAR * local.abs().clamp_min(1.0)
         for name, where in found.items():
             self.counts[name] += int(where.sum())
 
@@ -182,8 +190,8 @@ class Tallying:
         sizes = self.frame.group_sizes(start, stop)
         spans = zip(sizes, self.low.tolist(), self.high.tolist(), strict=True)
         found["group_factors"] = merge_groups(span for span in spans if span[1] <= span[2])
-        shared = torch.tensor(self.frame.shared_groups(start, stop), device=rows.device)
-        found["shared"] = int(rows[shared].sum())
+        if self.is_vector:
+            found["local_wanted"] = int(self.frame.is_local_other[start:stop].sum())
         active = self.frame.active(start, stop)
         if rows.shape == active.shape and self.shape[1] > 1:
             found["masked"] = int(rows[~active].sum())

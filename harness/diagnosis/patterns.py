@@ -27,7 +27,7 @@ class Pattern(StrEnum):
     RANK_FACTOR = "a factor per rank"
     LOWER = "lower precision"
     ROUNDING = "rounding only"
-    SHARED_GROUPS = "only groups that ranks share"
+    LOCAL_GROUPS = "each rank's own part of a group"
     RANK = "only some ranks"
     SEQUENCES = "only some sequences"
     UNKNOWN = "no known pattern"
@@ -192,14 +192,10 @@ RULES: tuple[Callable[[Tally], Fit | None], ...] = (
 )
 
 
-def fit_shared_groups(tally: Tally, found: Fit) -> Fit | None:
-    """Nothing but members of groups that several DP ranks share, for advantages; after a pattern that says more.
-
-    In small groups advantages are often equal, so that one sequence seems to show another's value.
-    """
-    exchanged = sorted(s for s, _ in tally.moved) == sorted(r for _, r in tally.moved)
-    weaker = found.pattern in (Pattern.UNKNOWN, Pattern.ZERO) or (found.pattern is Pattern.MOVED and not exchanged)
-    return Fit(Pattern.SHARED_GROUPS) if weaker and tally.shared == tally.mismatched else None
+def fit_local_groups(tally: Tally) -> Fit | None:
+    """Everywhere what the rank's own part of the group gives alone, for advantages."""
+    is_local = tally.local == tally.mismatched == tally.local_wanted > 0
+    return Fit(Pattern.LOCAL_GROUPS) if is_local else None
 
 
 def fit_offset(tally: Tally) -> Fit | None:

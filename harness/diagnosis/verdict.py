@@ -10,14 +10,14 @@ from functools import cached_property
 from harness.comparing.drift import Drift
 from harness.comparing.tally import Tally, merge
 from harness.diagnosis.causes import factor_causes, offset_causes
-from harness.diagnosis.patterns import Fit, Pattern, fit, fit_offset, fit_shared_groups, is_constant_factor
+from harness.diagnosis.patterns import Fit, Pattern, fit, fit_local_groups, fit_offset, is_constant_factor
 from harness.diagnosis.stage_order import NAMES, STAGE_PREFIX, FirstStage, first_stage, in_order
 from harness.diagnosis.whereabouts import Whereabouts, whereabouts
 from reports.diagnosis import Diagnosis
 
 Place = tuple[int, int]
 PLAIN = (Pattern.ROUNDING, Pattern.UNKNOWN)
-FIRST = (Pattern.NON_FINITE, Pattern.STD, Pattern.SHARED_GROUPS, Pattern.OFFSET, Pattern.MOVED)
+FIRST = (Pattern.NON_FINITE, Pattern.STD, Pattern.LOCAL_GROUPS, Pattern.OFFSET, Pattern.MOVED)
 """Patterns that name their cause, whichever stage shows them."""
 
 
@@ -57,9 +57,9 @@ class Evidence:
             return Fit(Pattern.UNKNOWN, detail=self._shapes())
         if self.name == "token_logp" and (offset := fit_offset(self.tally.gross or self.tally)) is not None:
             return offset
+        if self.name == "advantages" and (local := fit_local_groups(self.tally.gross or self.tally)) is not None:
+            return local
         found = fit(self.tally)
-        if self.name == "advantages":
-            found = fit_shared_groups(self.tally.gross or self.tally, found) or found
         if found.pattern is Pattern.UNKNOWN and (factors := self._rank_factors()):
             words = ", ".join(f"{factor:.6g} on dp {dp}" for dp, factor in sorted(factors.items()))
             return Fit(Pattern.RANK_FACTOR, detail=f": {words}")
@@ -154,7 +154,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _likely(found: Fit, layout: Place) -> tuple[str, ...]:
     tp, dp = layout
-    if found.pattern is Pattern.SHARED_GROUPS:
+    if found.pattern is Pattern.LOCAL_GROUPS:
         return ("each rank normalizes over the rewards that it holds",)
     if found.value is None or not math.isfinite(found.value):
         return ("each rank divides by its own token count",) if found.pattern is Pattern.RANK_FACTOR else ()

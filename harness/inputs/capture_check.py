@@ -93,8 +93,8 @@ def open_tensor(header: CaptureHeader, name: str) -> Array:
 
 
 def _no_active_token(active: Array) -> Problem:
-    got = f"none in {active.shape[0]} x {active.shape[1]} slots"
-    return Problem("input.no_active_token", "completion_mask", "at least one active token", got)
+    got = f"no active tokens in {active.shape[0]} x {active.shape[1]} slots"
+    return Problem("input.no_active_tokens", "completion_mask", "an active token in the batch", got)
 
 
 def _bad_actions(actions: Array, active: Array, real: int) -> list[BadSlot]:

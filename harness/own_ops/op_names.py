@@ -38,7 +38,8 @@ def check_backend(config: RunConfig, device: str) -> None:
     Raises RequestError.
     """
     name, where = (config.backend, "backend") if config.backend else (config.op, "op")
-    if ":" in name or name == FAULTED_OP:
+    is_unused = ":" in config.op and config.controls == "off"  # a foreign op brings its own
+    if ":" in name or name == FAULTED_OP or is_unused:
         return
     if refusal := kernel_registry.refusal(LOSS_OP, name, device=device):
         expected = f"a backend that can run on {device} here"

@@ -250,7 +250,7 @@ def test_all_values_are_judged_at_once(tmp_path: Path) -> None:
 def test_no_active_token(tmp_path: Path) -> None:
     held = tensors() | {"completion_mask": torch.zeros(B, T, dtype=torch.bool)}
     assert value_messages(write(tmp_path / "x.safetensors", held)) == [
-        "completion_mask: expected at least one active token, got none in 2 x 3 slots"
+        "completion_mask: expected an active token in the batch, got no active tokens in 2 x 3 slots"
     ]
 
 

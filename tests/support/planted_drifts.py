@@ -168,7 +168,7 @@ PLANTED = {
     "last rank's shard": Planted(gradient_fault(on_last_rank), "only some ranks", tp=True),
     "one sequence": Planted(on_one_sequence, "only some sequences"),
     "advantages over a rank's own rewards": Planted(
-        rank_local_advantages, "only groups that ranks share", dp=True
+        rank_local_advantages, "each rank's own part of a group", dp=True
     ),
     "two sequences swapped": Planted(swapped, "sequences moved", dp=True),
     "masked slots": Planted(gradient_fault(on_masked_slots), "only masked slots"),

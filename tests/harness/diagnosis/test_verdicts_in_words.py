@@ -1,12 +1,16 @@
 """Every pattern is found on a fault planted for it, alone and in seeded mixtures of faults and sizes."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from harness.comparing.comparison import compare
 from harness.diagnosis.verdict import diagnose, gather_evidence
+from harness.verify import verify_loss
+from loss_ops.batch import GlobalBatch
+from loss_ops.virtual_layout import run_layout
 from reports import Report
 from support.planted_drifts import PLANTED, batch_for, planted_case
 
@@ -70,7 +74,7 @@ def test_mixtures_are_told_apart_and_none_is_called_rounding_that_is_not() -> No
         (
             "advantages over a rank's own rewards",
             (1, 2),
-            "only groups that ranks share in advantages; first stage to differ: advantages (likely each rank "
+            "each rank's own part of a group in advantages; first stage to differ: advantages (likely each rank "
             "normalizes over the rewards that it holds)",
         ),
         (
@@ -106,3 +110,28 @@ def test_histogram_shares_and_heat_map_reach_the_report() -> None:
     assert quantity.heat_map is not None
     assert sum(map(sum, quantity.heat_map.rows)) == quantity.mismatched
     assert Report.from_json(Report.assemble(cases=[case]).to_json()).cases[0] == case
+
+
+def one_is_wrong(wrong: torch.Tensor, _dp: int) -> None:
+    wrong[5] += 0.37
+
+
+def the_last_rank_keeps_zeros(wrong: torch.Tensor, dp: int) -> None:
+    wrong[-(len(wrong) // dp) :] = 0
+
+
+@pytest.mark.parametrize("dp", [2, 4, 8])
+@pytest.mark.parametrize("spoil", [one_is_wrong, the_last_rank_keeps_zeros])
+def test_other_wrong_advantages_are_not_called_a_ranks_own(
+    spoil: Callable[[torch.Tensor, int], None], dp: int
+) -> None:
+    def op(batch: GlobalBatch, tp: int, dp: int) -> dict[str, torch.Tensor]:
+        found = dict(run_layout(batch, tp, dp).quantities())
+        if dp > 1:
+            found["advantages"] = found["advantages"].clone()
+            spoil(found["advantages"], dp)
+        return found
+
+    (case,) = (each for each in verify_loss(op, "seed", [(1, dp)], repeat=1).cases if each.layout.dp > 1)
+    assert case.diagnosis is not None
+    assert case.diagnosis.pattern in ("only some sequences", "zero where a value is expected")
