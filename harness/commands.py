@@ -16,7 +16,8 @@ from harness.planning.listings import ops_text, plan_text, settings_text
 from harness.settings.config_sources import load_config
 from harness.settings.flags import Answer, Flags, with_flags
 from harness.settings.out_folder import REPORT, check_out
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from harness.settings.usage_errors import usage_error
 from harness.stdio import MOST_COLUMNS, Look, is_absent, look_of, speak_utf8
 from harness.system.regular_file import read_regular

@@ -12,7 +12,7 @@ from grpo_contract import Problem
 from grpo_contract.fingerprint import flatten
 from harness.comparing.entry import Entry
 from harness.settings.out_folder import REPORT
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 from harness.system.regular_file import read_regular
 from reports import CaseResult, QuantityResult, Report, ReportFormatError
 

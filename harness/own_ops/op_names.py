@@ -6,7 +6,8 @@ from grpo_contract import Problem
 from harness.own_ops.op_lookup import op_problem
 from harness.planning.planned_cases import FAULTED_OP
 from harness.settings.config_problems import suggestion
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from loss_ops import kernel_registry
 from loss_ops.registry import LOSS_OP
 

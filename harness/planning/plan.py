@@ -22,7 +22,8 @@ from harness.planning.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.planning.stress_notes import disturbs
 from harness.planning.unused_flags import contradictions, unused_notes
 from harness.settings.batch_spec import CONTROL
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 __all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
 

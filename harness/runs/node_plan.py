@@ -13,7 +13,9 @@ from harness.planning.unused_flags import not_for
 from harness.provenance.identity import write_identity
 from harness.runs.resume import prepare, request_for
 from harness.settings.devices import Machine, this_machine
-from harness.settings.run_config import MOST_RANKS, RequestError, RunConfig
+from harness.settings.layout_text import MOST_RANKS
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 
 def prepare_nodes(config: RunConfig) -> str:

@@ -14,7 +14,8 @@ from harness.planning.planned_batches import is_capture
 from harness.planning.seating import seat
 from harness.settings.devices import Machine, this_machine
 from harness.settings.out_folder import check_out
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 
 def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:

@@ -11,7 +11,9 @@ from typing import Any
 
 from grpo_contract import Problem
 from harness.settings.config_problems import suggestion
-from harness.settings.run_config import RequestError, RunConfig, flag_name
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
+from harness.settings.setting_names import flag_name
 from harness.system.guard import AGENT_PID, LAUNCHER_PID
 from harness.system.processes import MARK
 from harness.system.regular_file import read_regular

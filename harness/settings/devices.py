@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from grpo_contract import Problem
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 
 Device = Literal["cpu", "cuda"]
 # The driver's own count respects CUDA_VISIBLE_DEVICES, as torch in the workers will.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from grpo_contract import Problem
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 from harness.system.regular_file import read_regular
 from reports import ReportFormatError
 from reports.loading import check_is_report

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from grpo_contract import (
     AdvantageKind,
-    GRPOVerifyError,
     KLEstimator,
     LogitsDtype,
     Problem,
@@ -28,103 +17,24 @@ from grpo_contract import (
     TokenNormalizer,
 )
 from harness.settings.config_problems import contract_problems, from_pydantic
-from harness.settings.sweep_axes import parse as parse_sweep
-from reports.formats import RENDERERS
-
-OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_LAYOUT_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
-MOST_RANKS = 65536
-MOST_COUNTED = 1_000_000
-"""The bound of every other count, and of a time in seconds: far beyond use, and no overflow anywhere."""
-CONTRACT_NAMES = {
-    "normalizer": "token_normalizer",
-    "fixed_constant": "fixed_constant",
-    "alpha": "alpha",
-    "sequence_denominator": "sequence_denominator",
-    "beta": "beta",
-    "clip_eps_low": "clip_eps_low",
-    "clip_eps_high": "clip_eps_high",
-    "kl": "kl_estimator",
-    "temperature": "temperature",
-    "advantage": "advantage",
-    "std_eps": "std_eps",
-    "std_eps_mode": "std_eps_mode",
-}
-"""Settings that are fields of a loss contract, with their names there."""
-
-
-class RequestError(GRPOVerifyError):
-    """A request that cannot be run: flags, configuration, names or paths."""
-
-    code = "request"
-    title = "invalid request"
-
-
-def _listed(value: object) -> object:
-    """Comma-separated text, alone or inside a list, as a tuple without repeats."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list | tuple):
-        return value
-    split = [part for each in value for part in (each.split(",") if isinstance(each, str) else [each])]
-    return tuple(dict.fromkeys(part.strip() if isinstance(part, str) else part for part in split))
-
-
-def _many(value: object) -> object:
-    """One text or several, commas kept, as a tuple without repeats."""
-    return tuple(dict.fromkeys([value] if isinstance(value, str) else value)) if value else ()  # type: ignore[call-overload]
-
-
-def _sweep(value: str) -> str:
-    parse_sweep(value)
-    return value
-
-
-def _one_of(value: object) -> object:
-    return ("off", "on")[value] if isinstance(value, bool) else value
-
-
-def layout_of(text: str) -> tuple[int, int]:
-    """The (tp, dp) of a layout written TxD. Raises ValueError."""
-    match = _LAYOUT_PATTERN.fullmatch(text.strip().lower())
-    if match is None or max(map(int, match.groups())) > MOST_RANKS:
-        raise ValueError(f"layouts written TxD, such as 4x1 (TP degree x DP degree, both from 1 to {MOST_RANKS})")
-    tp, dp = match.groups()
-    return int(tp), int(dp)
-
-
-def _layout(value: str) -> str:
-    layout_of(value)
-    return value.lower()
-
-
-def _op(value: str) -> str:
-    if not OP_PATTERN.fullmatch(value):
-        raise ValueError("a registered name, such as grpo_loss, or package.module:attribute")
-    return value
-
-
-def _named(value: object) -> object:
-    if value == "":
-        raise ValueError("a path")  # it would be taken for the current folder
-    return value
-
-
-def _formats(value: str) -> str:
-    names = list(dict.fromkeys(part.strip() for part in value.split(",")))
-    if not set(names) <= set(RENDERERS):
-        raise ValueError(f"one of {', '.join(RENDERERS)}, or several with commas between them")
-    return ",".join(names)
-
-
-NoBool = BeforeValidator(lambda value: f"{value}".lower() if isinstance(value, bool) else value)
-Count = Annotated[int, NoBool, Field(ge=1, le=MOST_COUNTED)]
-Degree = Annotated[int, NoBool, Field(ge=1, le=MOST_RANKS)]
-Number = Annotated[float, NoBool]
-Seed = Annotated[int, NoBool, Field(ge=0, le=2**32 - 1)]
-Folder = Annotated[Path, BeforeValidator(_named)]
-Word = Annotated[str, Field(min_length=1)]
-Layout = Annotated[str, AfterValidator(_layout)]
+from harness.settings.layout_text import layout_of
+from harness.settings.request_error import RequestError
+from harness.settings.setting_names import CONTRACT_NAMES, flag_name
+from harness.settings.setting_types import (
+    Batches,
+    Controls,
+    Count,
+    Degree,
+    Folder,
+    Formats,
+    Layouts,
+    Number,
+    OpName,
+    Seconds,
+    Seeds,
+    Sweeps,
+    Word,
+)
 
 
 def _setting(default: Any, about: str) -> Any:
@@ -142,9 +52,7 @@ class RunConfig(BaseModel):
 
     tp: Degree | None = _setting(None, "largest tensor-parallel degree; its divisors are run too")
     dp: Degree | None = _setting(None, "largest data-parallel degree; its divisors are run too")
-    layouts: Annotated[tuple[Layout, ...], BeforeValidator(_listed)] = _setting(
-        (), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp"
-    )
+    layouts: Layouts = _setting((), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp")
     virtual: bool = _setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
     ranks_per_device: Degree | None = _setting(
         None, "ranks that share a GPU; by default as few as the degrees need"
@@ -153,21 +61,17 @@ class RunConfig(BaseModel):
         "gloo",
         "what carries the tensors of ranks that share a GPU; nccl needs NCCL 2.30, and is experimental there",
     )
-    op: Annotated[str, AfterValidator(_op)] = _setting(
-        "grpo_loss", "the loss to verify: a registered name or package.module:attribute"
-    )
+    op: OpName = _setting("grpo_loss", "the loss to verify: a registered name or package.module:attribute")
     backend: Word | None = _setting(None, "implementation of the op; without it the best that is available")
-    batch: Annotated[tuple[Word, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
+    batch: Batches = _setting(
         ("seed", "long"), "built-in batch, or a capture file ending in .safetensors; repeat or separate by commas"
     )
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the loss runs")
     dtype: LogitsDtype = _setting(LogitsDtype.FLOAT32, "logits of built-in batches")
-    sweep: Annotated[tuple[Annotated[str, AfterValidator(_sweep)], ...], BeforeValidator(_many)] = _setting(
+    sweep: Sweeps = _setting(
         (), "multiplies the built-in batches: seq_len=32,4096, groups=straddle,aligned, raggedness=..., or default"
     )
-    seed: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = _setting(
-        (0,), "seed of built-in batches; repeat or separate by commas"
-    )
+    seed: Seeds = _setting((0,), "seed of built-in batches; repeat or separate by commas")
     normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
     fixed_constant: Number | None = _setting(None, "divisor of the fixed_constant normalizer")
     alpha: Number | None = _setting(None, "exponent of the length_power normalizer")
@@ -183,19 +87,17 @@ class RunConfig(BaseModel):
     std_eps: Number | None = _setting(None, "keeps the advantage's divisor from zero")
     std_eps_mode: StdEpsMode | None = _setting(None, "where --std-eps enters the divisor")
     tiles: Count | None = _setting(None, "vocabulary tiles of the fixed summation tree")
-    controls: Annotated[Literal["on", "off", "batch", "matrix"], BeforeValidator(_one_of)] = _setting(
+    controls: Controls = _setting(
         "on",
         "planted faults, on a batch of their own; batch: on the chosen batches too; matrix: at every layout too",
     )
     repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
     stress: bool = _setting(False, "another timing of threads and streams for each repeat")
-    timeout: Annotated[Number, Field(gt=0, le=MOST_COUNTED)] = _setting(
-        120.0, "seconds without progress before ranks are ended"
-    )
+    timeout: Seconds = _setting(120.0, "seconds without progress before ranks are ended")
     dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
     out: Folder | None = _setting(None, "folder that keeps the report and the logs")
     resume: Folder | None = _setting(None, "go on with the interrupted run in this folder")
-    format: Annotated[str, AfterValidator(_formats)] = _setting(
+    format: Formats = _setting(
         "terminal", "format of the report; further ones, after commas, are written into --out"
     )
     quiet: bool = _setting(False, "no progress, and only the outcome in the report")
@@ -253,11 +155,6 @@ class RunConfig(BaseModel):
             return []
         expected = f"nothing ({' and '.join(map(self.where, given))} given)"
         return [Problem("request.layouts", self.where("layouts"), expected, ",".join(self.layouts))]
-
-
-def flag_name(name: str) -> str:
-    """The flag of a setting."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _rest(values: dict[str, Any], error: ValidationError, places: dict[str, str]) -> tuple[Problem, ...]:

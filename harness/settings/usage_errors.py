@@ -18,7 +18,7 @@ from cyclopts import (
 
 from grpo_contract import Problem
 from harness.settings.config_problems import suggestion
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 
 _TYPES = {int: "an integer", float: "a number", bool: "true or false"}
 

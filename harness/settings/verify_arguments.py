@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_contract import InputError, Problem
-from harness.settings.run_config import MOST_COUNTED, layout_of
+from harness.settings.layout_text import layout_of
+from harness.settings.setting_types import MOST_COUNTED
 
 Layout = tuple[int, int]
 LARGEST_SEED = 2**32 - 1

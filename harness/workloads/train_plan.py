@@ -12,7 +12,7 @@ from harness.planning.planned import Transport
 from harness.planning.seating import ON_CPU, Seating, on_gpus
 from harness.planning.unused_flags import for_gpus
 from harness.settings.devices import Machine, resolve_device, this_machine
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 from harness.workloads.train_settings import TrainSettings
 
 CONTROL_UPDATES = 3

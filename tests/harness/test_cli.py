@@ -18,7 +18,8 @@ from harness.own_ops.op_names import check_op
 from harness.planning.plan import Plan
 from harness.provenance.foreign_folders import PACKAGES, folders_of, foreign_folders
 from harness.settings.devices import Machine, resolve_device
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from harness.stdio import MOST_COLUMNS, look_of
 from loss_ops.registry import LOSS_OP
 from reports import CaseResult, Layout, QuantityResult, Report, Verdict

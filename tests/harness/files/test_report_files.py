@@ -8,7 +8,8 @@ import pytest
 from junitparser import JUnitXml
 
 from harness.cli import main
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from reports import CaseResult, Layout, QuantityResult, Report, Verdict
 from reports.formats import FILE_NAMES, RENDERERS
 

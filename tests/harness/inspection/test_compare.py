@@ -8,7 +8,7 @@ import pytest
 from harness.inspect_commands import compare
 from harness.inspection.compare import compare_subjects, load_subject
 from harness.inspection.comparison_text import comparison_json, comparison_text
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 from reports import CaseResult, Layout, QuantityResult, Report
 
 

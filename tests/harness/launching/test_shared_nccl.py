@@ -21,7 +21,8 @@ from harness.runs import request
 from harness.runs.node_plan import elsewhere
 from harness.runs.request import plan_for
 from harness.settings.devices import Machine
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from reports import CaseResult, Report
 
 ONE_GPU = Machine(8, 1, True)

@@ -19,7 +19,8 @@ from harness.launching.status import CaseRef, Phase, RankError, RankStatus
 from harness.runs.node_blame import outcome_of
 from harness.runs.node_plan import prepare_nodes
 from harness.runs.nodes import TORCHRUNS, run_node
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from reports import Report
 from support.machinery_faults import ROOT
 

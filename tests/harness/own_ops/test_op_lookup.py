@@ -18,7 +18,8 @@ from harness.own_ops.ops import resolve
 from harness.runs.node_plan import prepare_nodes
 from harness.runs.request import plan_for
 from harness.settings.batch_spec import BUILT_IN, contract_for
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = contract_for(BUILT_IN["seed"], RunConfig())

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from harness.own_ops.op_names import check_backend
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from loss_ops import kernel_registry
 
 

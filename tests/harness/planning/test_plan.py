@@ -21,7 +21,8 @@ from harness.inputs.capture_header import FORMAT, CaptureHeader, TensorEntry
 from harness.planning.layouts import divisors, unfit
 from harness.planning.plan import Plan, make_plan
 from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from harness.ranks.batches import built_in
 from harness.ranks.power import measure_power
 from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.devices import Machine
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 from loss_ops.virtual_layout import run_layout
 
 SEED = BUILT_IN["seed"]

@@ -11,7 +11,8 @@ from harness.planning.unused_flags import not_for
 from harness.runs.node_plan import prepare_nodes
 from harness.runs.request import plan_for
 from harness.settings.devices import Machine
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 CAPTURE = str(Path(__file__).resolve().parents[2] / "data" / "smollm2-b4-t8.safetensors")
 FOREIGN = "examples.all_reduce_loss:all_reduce_loss"

@@ -9,7 +9,8 @@ import pytest
 from grpo_contract import KLEstimator, LogitsDtype, TokenNormalizer
 from harness.planning.listings import settings_text
 from harness.settings.config_sources import load_config
-from harness.settings.run_config import RequestError, RunConfig
+from harness.settings.request_error import RequestError
+from harness.settings.run_config import RunConfig
 
 
 def load(tmp_path: Path, environ: dict[str, str] | None = None, toml: str = "", **flags: object) -> RunConfig:

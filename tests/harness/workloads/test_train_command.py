@@ -22,7 +22,7 @@ from harness.ranks.rank_groups import device_of
 from harness.runs import run
 from harness.settings.config_sources import flag_source
 from harness.settings.devices import Machine
-from harness.settings.run_config import RequestError
+from harness.settings.request_error import RequestError
 from harness.workloads import model_place, train_command, train_run
 from harness.workloads.train_plan import TrainCase, plan_training
 from harness.workloads.train_result import train_result
