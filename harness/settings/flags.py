@@ -11,9 +11,8 @@ from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
 from harness.settings.batch_spec import BUILT_IN, FAMILIES
-from harness.settings.config_sources import SPELLINGS
 from harness.settings.run_config import RunConfig
-from harness.settings.setting_names import CONTRACT_NAMES, flag_name
+from harness.settings.setting_names import CONTRACT_NAMES, SPELLINGS, flag_name
 from reports.formats import RENDERERS
 
 Flags = Mapping[str, Any]

@@ -1,7 +1,10 @@
-"""What a setting is called on the command line and in a contract."""
+"""What a setting is called: on the command line, in the environment and in a contract."""
 
 from __future__ import annotations
 
+PREFIX = "GRPO_VERIFY_"
+SPELLINGS = {"json": ("format", "json"), "no_controls": ("controls", "off")}
+"""Flags that are another spelling of a setting's value."""
 CONTRACT_NAMES = {
     "normalizer": "token_normalizer",
     "fixed_constant": "fixed_constant",
@@ -22,3 +25,8 @@ CONTRACT_NAMES = {
 def flag_name(name: str) -> str:
     """The flag of a setting."""
     return f"--{name.replace('_', '-')}"
+
+
+def variable_name(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()

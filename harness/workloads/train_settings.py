@@ -9,11 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from grpo_contract import Problem, ReductionSpec, TokenNormalizer
 from harness.settings.config_problems import from_pydantic, relocated
-from harness.settings.config_sources import Source
 from harness.settings.layout_text import MOST_RANKS
 from harness.settings.request_error import RequestError
 from harness.settings.setting_names import flag_name
 from harness.settings.setting_types import MOST_COUNTED, Folder
+from harness.settings.source import Source
 from reports.formats import RENDERERS
 
 LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")
