@@ -23,14 +23,8 @@ from grpo_contract import (
     TokenNormalizer,
 )
 from harness.inputs.capture_check import check_capture
-from harness.inputs.capture_header import (
-    DTYPES,
-    FORMAT,
-    CaptureHeader,
-    TensorEntry,
-    header_problems,
-    read_header,
-)
+from harness.inputs.capture_header import DTYPES, FORMAT, CaptureHeader, header_problems, read_header
+from harness.inputs.safetensors_header import TensorEntry
 from harness.settings.config_problems import suggestion
 
 if TYPE_CHECKING:

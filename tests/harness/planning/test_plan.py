@@ -17,7 +17,8 @@ from grpo_contract import (
     LogitsDtype,
     ShardingError,
 )
-from harness.inputs.capture_header import FORMAT, CaptureHeader, TensorEntry
+from harness.inputs.capture_header import FORMAT, CaptureHeader
+from harness.inputs.safetensors_header import TensorEntry
 from harness.planning.layouts import divisors, unfit
 from harness.planning.plan import Plan, make_plan
 from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
