@@ -1,155 +1,21 @@
-"""Captures: real batches saved to a file. Reading back as tensors, and writing, need torch; the rest does not."""
+"""Captures: real batches saved to a file, and read back as tensors; only then is torch imported."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grpo_contract import (
-    AdvantageKind,
-    GRPOLossContract,
-    InputError,
-    KLEstimator,
-    Problem,
-    SequenceDenominator,
-    StdEpsMode,
-    TokenNormalizer,
-)
-from harness.inputs.capture_check import check_capture
+from grpo_contract import InputError, Problem
+from harness.inputs.capture_fields import as_text, field_problems
 from harness.inputs.capture_header import DTYPES, FORMAT, CaptureHeader, header_problems, read_header
 from harness.inputs.safetensors_header import TensorEntry
-from harness.settings.config_problems import suggestion
 
 if TYPE_CHECKING:
     import torch
-
-    from harness.settings.run_config import RunConfig
-
-__all__ = [
-    "CaptureHeader",
-    "capture_contract",
-    "check_capture",
-    "load_capture",
-    "read_header",
-    "save_capture",
-]
-
-_DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_SETTINGS = {"kl_estimator": "kl", "token_normalizer": "normalizer"}
-_NUMBERS = ("beta", "temperature", "clip_eps_low", "clip_eps_high", "fixed_constant", "alpha", "std_eps")
-_WORDS: dict[str, type[StrEnum]] = {
-    "kl_estimator": KLEstimator,
-    "token_normalizer": TokenNormalizer,
-    "sequence_denominator": SequenceDenominator,
-    "advantage": AdvantageKind,
-    "std_eps_mode": StdEpsMode,
-}
-_KNOWN = ("real_vocab_size", "clip_eps", *_NUMBERS, *_WORDS)
-"""Metadata that says what the contract is; any other is free text."""
-_JUDGED = ("beta", "temperature", "kl_estimator")
-"""Those that the header check judges."""
-_MISTAKEN = (
-    "determinism_scope", "epsilon", "epsilon_high", "epsilon_low", "kl", "kl_beta", "kl_coef", "normalizer",
-    "num_vocab_tiles", "vocab_size",
-)  # fmt: skip
-"""Names a contract or another trainer has, and a capture has not: kept as free text they would say nothing."""
-_NORMALIZERS_OWN = ("fixed_constant", "alpha", "sequence_denominator")
-
-
-def capture_contract(header: CaptureHeader, config: RunConfig) -> tuple[GRPOLossContract, tuple[str, ...]]:
-    """The contract of a capture, and notes on every value of its metadata that the user replaced.
-
-    Raises ContractError for a contract that cannot hold, InputError when beta needs a reference that the
-    file lacks and for metadata that is nearly, but not, a field of the contract.
-    """
-    if problems := _field_problems(header.metadata):
-        raise InputError(
-            [Problem(each.code, f"{header.path}: {each.where}", each.expected, each.got) for each in problems]
-        )
-    stored, given = _metadata_fields(header), config.contract_fields()
-    default = TokenNormalizer.GLOBAL_ACTIVE_TOKENS
-    wanted, held = given.get("token_normalizer"), stored.get("token_normalizer", default)
-    notes = []
-    if wanted is not None and wanted != held:
-        # What belongs to a normalizer goes with it.
-        gone = {name: stored.pop(name) for name in _NORMALIZERS_OWN if name in stored and name not in given}
-        by = f"token_normalizer {_plain(wanted)} ({_origin('token_normalizer', config)})"
-        notes += [f"{by} leaves out {name} {_plain(value)} of the capture" for name, value in gone.items()]
-    notes += [
-        f"{name} {_plain(given[name])} ({_origin(name, config)}) replaces {_plain(value)} of the capture"
-        for name, value in stored.items()
-        if name in given and given[name] != value
-    ]
-    num_sequences, padded_seq_len, columns = header.shape
-    contract = GRPOLossContract.for_batch(
-        num_sequences=num_sequences,
-        padded_seq_len=padded_seq_len,
-        vocab_size=int(header.metadata.get("real_vocab_size", columns)),
-        padded_vocab_size=columns,
-        group_boundaries=header.group_boundaries,
-        num_vocab_tiles=config.tiles,
-        dtype=_DTYPE_NAMES[header.tensors["policy_logits"].dtype],
-        **(stored | given),
-    )
-    missing = contract.call_problems(has_reference=header.has_reference)
-    if missing:
-        where, beta = f"{header.path}: ref_logits", _plain(contract.objective.beta)
-        expected = f"reference logits (beta is {beta}; without a reference give --beta 0)"
-        raise InputError(Problem("input.missing", where, expected, "no such tensor"))
-    return contract, tuple(notes)
-
-
-def _metadata_fields(header: CaptureHeader) -> dict[str, Any]:
-    meta = header.metadata
-    fields: dict[str, Any] = {}
-    if "clip_eps" in meta:
-        fields["clip_eps_low"] = fields["clip_eps_high"] = float(meta["clip_eps"])
-    fields |= {name: float(meta[name]) for name in _NUMBERS if name in meta}
-    fields |= {name: meta[name] for name in _WORDS if name in meta}
-    return fields
-
-
-def _field_problems(metadata: Mapping[str, str]) -> list[Problem]:
-    """Values of contract fields that the header check does not know, and keys that only look like one."""
-    found = []
-    for name, text in metadata.items():
-        if name in _JUDGED or (name not in _KNOWN and not _looks_known(name)):
-            continue
-        if name not in _KNOWN:
-            expected = f"one of {', '.join(_KNOWN)}, or free text under another name{suggestion(name, [*_KNOWN])}"
-            found.append(Problem("input.metadata", "metadata", expected, name))
-        elif name in _NUMBERS and not _is_finite(text):
-            found.append(Problem("input.metadata", f"metadata {name}", "a finite number", str(text)))
-        elif name in _WORDS and text not in (choices := [each.value for each in _WORDS[name]]):
-            found.append(Problem("input.metadata", f"metadata {name}", f"one of {', '.join(choices)}", str(text)))
-    return found
-
-
-def _looks_known(name: str) -> bool:
-    plain = name.lower().replace("-", "_")
-    return plain in _MISTAKEN or bool(get_close_matches(plain, _KNOWN, n=1, cutoff=0.8))
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except (ValueError, TypeError):
-        return False
-
-
-def _origin(name: str, config: RunConfig) -> str:
-    return config.where(_SETTINGS.get(name, name))
-
-
-def _plain(value: object) -> str:
-    return str(getattr(value, "value", value))
 
 
 def save_capture(
@@ -182,11 +48,11 @@ def save_capture(
         rewards=rewards,
         completion_mask=completion_mask,
     )
-    texts = {name: _plain(value) for name, value in metadata.items() if value is not None}
+    texts = {name: as_text(value) for name, value in metadata.items() if value is not None}
     texts |= {"format": FORMAT, "group_boundaries": json.dumps([int(edge) for edge in group_boundaries])}
     target = Path(path)
     entries = {name: TensorEntry(_code(value), tuple(value.shape)) for name, value in tensors.items()}
-    problems = [*header_problems(CaptureHeader(target, entries, texts)), *_field_problems(texts)]
+    problems = [*header_problems(CaptureHeader(target, entries, texts)), *field_problems(texts)]
     if (mask := tensors["completion_mask"]).is_floating_point():
         of_mask = ("input.dtype", "completion_mask")
         problems = [each for each in problems if (each.code, each.where) != of_mask] + [_mask_problem(mask)]

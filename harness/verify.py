@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
-from harness.capture import capture_contract, read_header
 from harness.comparing.frame import Frame
+from harness.inputs.capture_contract import capture_contract
+from harness.inputs.capture_header import read_header
 from harness.own_ops.ops import OWN, launch_of, quantities_of, resolve
 from harness.planning.planned import PlannedCase
 from harness.ranks.batches import built_in, captured

@@ -129,7 +129,7 @@ def test_what_a_worker_runs_renders_nothing() -> None:
     }
 
 
-def test_the_parent_never_loads_torch() -> None:
+def test_the_parent_never_loads_torch_and_starts_without_numpy() -> None:
     modules = [
         "harness.cli",
         "harness.commands",
@@ -138,7 +138,7 @@ def test_the_parent_never_loads_torch() -> None:
         "harness.planning.plan",
         "harness.launching.launch",
     ]
-    held = loaded(modules, blocked=("torch", "triton"))
+    held = loaded(modules, blocked=("torch", "triton", "numpy"))
     assert set(modules) <= held  # and with torch blocked, importing it would have raised
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo_contract import ContractError, InputError, Problem
-from harness.capture import capture_contract
+from harness.inputs.capture_contract import capture_contract
 from harness.inputs.capture_header import CaptureHeader
 from harness.inputs.enlarge import enlarged
 from harness.planning.layouts import Layout

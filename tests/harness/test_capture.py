@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from grpo_contract import GRPOLossContract, GRPOVerifyError, InputError, LogitsDtype
-from harness.capture import capture_contract, check_capture, load_capture, read_header, save_capture
+from harness.capture import load_capture, save_capture
+from harness.inputs.capture_check import check_capture
+from harness.inputs.capture_contract import capture_contract
+from harness.inputs.capture_header import read_header
 from harness.settings.run_config import RunConfig
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "smollm2-b4-t8.safetensors"
