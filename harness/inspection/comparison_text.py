@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness.inspection.compare import Comparison
+from harness.inspection.comparison import Comparison
 
 MOST_SHOWN = 40
 
