@@ -9,7 +9,8 @@ import torch
 from harness.comparing.comparison import compare
 from harness.comparing.drift import Drift
 from harness.planning.planned import PlannedCase
-from harness.ranks.case_result import case_result, pattern_of
+from harness.ranks.case_result import case_result
+from harness.ranks.quantity_result import pattern_of
 from harness.ranks.rank_outcome import RankOutcome
 from reports import CaseResult, Expect, QuantityResult, Verdict
 from reports.cases import Rank
