@@ -11,10 +11,8 @@ class Drift(BaseModel):
     """A comparison on one rank; `mismatched` 0 means equal bits.
 
     `nonzero` and `non_finite` count elements of the baseline: finite ones that are not zero, NaN and infinities.
-    `first` is the first differing element in global coordinates, one per dim. `ratio` is the smallest and the
-    largest got / expected over differing elements, None where one cannot be divided. `zeroed` counts differing
-    elements that are zero where the baseline is not. `shard` is the origin of this rank's part, and
-    empty where every rank holds the whole. `tally` counts where and how the elements differ.
+    `first` is the first differing element in global coordinates, one per dim. `shard` is the origin of this
+    rank's part, and empty where every rank holds the whole. `tally` counts where and how the elements differ.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -35,6 +33,4 @@ class Drift(BaseModel):
     expected_bits: str = ""
     got_bits: str = ""
     sequences: tuple[int, ...] = ()
-    ratio: tuple[float, float] | None = None
-    zeroed: int = 0
     tally: Tally | None = None

@@ -123,8 +123,6 @@ class Scan:
             "expected_bits": hex_bits(wanted),
             "got_bits": hex_bits(seen),
             "sequences": tuple(each + start for each in rows) if by_sequence else (),
-            "ratio": _span([part.ratio for part in self.parts]),
-            "zeroed": sum(part.zeroed for part in self.parts),
             "tally": tally,
         }
 
@@ -150,32 +148,13 @@ class Scan:
         return tuple((s + start, r + start) for s, r, known in found if known and r != s)
 
 
-def _span(ratios: list[tuple[float, float] | None]) -> tuple[float, float] | None:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return (min(r[0] for r in known), max(r[1] for r in known)) if len(known) == len(ratios) else None
-
-
 @dataclass(frozen=True)
 class _Part:
     max_ulp: int = 0
     max_abs: float = 0.0
-    ratio: tuple[float, float] | None = None
-    zeroed: int = 0
 
 
 def _part(wanted: Tensor, seen: Tensor, ulp: Tensor) -> _Part:
     apart = (seen.double() - wanted.double()).abs()
     apart = torch.where((seen == wanted) & ~seen.isnan(), 0.0, apart)
-    return _Part(
-        int(ulp.max()),
-        math.nan if bool(apart.isnan().any()) else float(apart.max()),
-        _ratio(wanted.double(), seen.double()),
-        int(((seen == 0) & (wanted != 0)).sum()),
-    )
-
-
-def _ratio(wanted: Tensor, seen: Tensor) -> tuple[float, float] | None:
-    if bool((wanted == 0).any()) or not bool((wanted.isfinite() & seen.isfinite()).all()):
-        return None
-    ratios = seen / wanted
-    return float(ratios.min()), float(ratios.max())
+    return _Part(int(ulp.max()), math.nan if bool(apart.isnan().any()) else float(apart.max()))

@@ -13,10 +13,6 @@ from harness.ranks.rank_outcome import RankOutcome
 from reports.cases import FirstDrift, QuantityResult, Rank
 from reports.verdicts import Verdict
 
-# A constant factor must hold for every element up to a few roundings of the gradient's dtype.
-FACTOR_TOLERANCE = 1e-2
-FACTOR_IS_ONE = 1e-3
-
 
 def quantity_result(
     parts: list[tuple[RankOutcome, Drift]], power: Mapping[str, float], digests: Mapping[str, str]
@@ -62,17 +58,10 @@ def _with_drift(
             "max_abs": math.nan if any(map(math.isnan, sizes)) else max(sizes),
             "first": _first(owner, first),
             "sequences": tuple(sorted({s for drift in drifts for s in drift.sequences})),
-            "pattern": _pattern(evidence, result),
+            "pattern": None if evidence.fit.pattern is Pattern.UNKNOWN else str(evidence.fit),
             **_counts(evidence),
         }
     )
-
-
-def _pattern(evidence: Evidence, result: QuantityResult) -> str | None:
-    if evidence.tally is None:
-        drifts = [drift for _, drift in evidence.drifted]
-        return pattern_of(drifts, result.nonzero_share or 0.0, result.elements)
-    return None if evidence.fit.pattern is Pattern.UNKNOWN else str(evidence.fit)
 
 
 def _counts(evidence: Evidence) -> dict[str, object]:
@@ -97,18 +86,3 @@ def _first(owner: RankOutcome, drift: Drift) -> FirstDrift:
         expected_bits=drift.expected_bits,
         got_bits=drift.got_bits,
     )
-
-
-def pattern_of(drifts: Sequence[Drift], nonzero_share: float, elements: int) -> str | None:
-    """What all differing elements have in common, in words: zeros, a constant factor, or nothing known."""
-    mismatched = _mismatched(drifts)
-    if all(drift.zeroed == drift.mismatched for drift in drifts):
-        return "zero where a value is expected"
-    ratios = [drift.ratio for drift in drifts]
-    if any(ratio is None for ratio in ratios) or mismatched < round(nonzero_share * elements):
-        return None
-    low, high = min(r[0] for r in ratios if r), max(r[1] for r in ratios if r)
-    middle = (low + high) / 2
-    if abs(middle - 1) < FACTOR_IS_ONE or high - low > FACTOR_TOLERANCE * abs(middle):
-        return None
-    return f"constant factor {middle:.6g}"
