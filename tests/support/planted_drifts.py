@@ -10,7 +10,7 @@ from grpo_contract import AdvantageKind
 from harness.comparing.frame import Frame
 from harness.planning.planned import PlannedCase
 from harness.ranks.case_result import case_result
-from harness.verify import _runner
+from harness.ranks.layout_runner import runner_of
 from loss_ops import advantages, logprob
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import FAULTY_STAGES
@@ -210,4 +210,4 @@ def planted_case(plants: list[Plant], batch: GlobalBatch, layout: tuple[int, int
     for plant in plants:
         stages = plant(stages, batch)
     case = PlannedCase(index=0, name="case", op="op", layout=layout, batch="planted", seed=0, repeat=1)
-    return case_result(case, _runner(DistributedGRPOLossOp(stages), batch)(case), transport="virtual")
+    return case_result(case, runner_of(DistributedGRPOLossOp(stages), batch)(case), transport="virtual")

@@ -9,10 +9,13 @@ from torch import Tensor
 from grpo_contract import InputError, ShardingSpec
 from harness.own_ops.ops import quantities_of, unknown_keys
 from harness.ranks.batch_store import BatchStore, run_alone
+from harness.ranks.batches import built_in
 from harness.ranks.candidate import Groups, run_candidate
+from harness.ranks.given_batch import batch_of
 from harness.ranks.sensitivity import stepped, unmoved
+from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
-from harness.verify import batch_of, verify_loss
+from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.virtual_layout import run_layout
@@ -39,7 +42,8 @@ def power_of(op: Any, batch: GlobalBatch) -> dict[str, float]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["small", "seed", "ragged"])
 def test_a_good_op_is_moved_in_every_floating_quantity(name: str, dtype: str) -> None:
-    batch = batch_of(name, 0, RunConfig(dtype=dtype))
+    spec = BUILT_IN[name]
+    batch = built_in(spec, 0, contract_for(spec, RunConfig(dtype=dtype)))
     baseline = run_alone(GOOD, batch)
     assert unmoved(lambda moved: run_alone(GOOD, moved), batch, baseline) == frozenset()
 

@@ -10,9 +10,9 @@ from grpo_contract import ShardingSpec
 from harness.comparing.drift import Drift
 from harness.own_ops.ops import resolve, shows_stages, stages_of
 from harness.ranks.candidate import Groups
+from harness.ranks.layout_runner import runner_of
 from harness.ranks.rank_outcome import RankOutcome, have_drifted
 from harness.ranks.stage_run import virtual_stages, with_rank_stages, with_virtual_stages
-from harness.verify import _runner
 from loss_ops.controls import faulty_op
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from support.batches import small
@@ -89,6 +89,6 @@ def test_stages_are_added_only_where_something_drifted() -> None:
     from harness.planning.planned import PlannedCase
 
     case = PlannedCase(index=0, name="x", op="x", layout=(1, 2), batch="b", seed=0, repeat=1)
-    stages = {drift.name: drift.mismatched for drift in _runner(bad, batch)(case)[0].stages}
+    stages = {drift.name: drift.mismatched for drift in runner_of(bad, batch)(case)[0].stages}
     assert (stages["token_ratio"], stages["token_logp"]) == (0, 0)
     assert stages["token_policy"] > 0

@@ -1,0 +1,64 @@
+"""An op that works whole layouts through in this process, layout by layout."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from grpo_contract import InputError, Problem
+from harness.planning.planned import PlannedCase
+from harness.ranks.rank_outcome import RankOutcome
+from harness.ranks.sensitivity import disturb
+from harness.ranks.stage_run import with_virtual_stages
+from harness.ranks.virtual_run import run_virtual_case
+from harness.ranks.whole_result import known_quantities, outcomes_of
+from loss_ops.batch import GlobalBatch
+from loss_ops.distributed_loss import DistributedGRPOLossOp
+from loss_ops.virtual_layout import run_layout
+
+Emulation = Callable[[GlobalBatch, int, int], Mapping[str, Tensor]]
+OWN_ARGUMENTS = {"contract", "sharding", "tp_group", "dp_group"}
+Runner = Callable[[PlannedCase], list[RankOutcome]]
+
+
+def runner_of(op: Any, batch: GlobalBatch, name: str | None = None) -> Runner:
+    """What runs one case of `op` on `batch`. Raises InputError for an op that needs real ranks."""
+    if isinstance(op, DistributedGRPOLossOp):
+        return _virtual(op, batch)
+    if hasattr(op, "apply") or not callable(op) or _takes_groups(op):
+        expected = "one of our ops, or a function of (batch, tp, dp) that works a whole layout through by itself"
+        got = f"{name or op!r}, which needs real ranks: launch it with grpo-verify --op package.module:attribute"
+        raise InputError(Problem("input.op", "op", expected, got))
+    return _emulated(op, batch)
+
+
+def _takes_groups(function: Callable[..., Any]) -> bool:
+    try:
+        return bool(OWN_ARGUMENTS & inspect.signature(function).parameters.keys())
+    except (TypeError, ValueError):
+        return False
+
+
+def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
+    expected = run_layout(batch, 1, 1, op=op).quantities()
+
+    def run(case: PlannedCase) -> list[RankOutcome]:
+        outcomes = run_virtual_case(op, batch, case.layout, expected, repeat=case.repeat)
+        return with_virtual_stages(outcomes, op, batch, case.layout)
+
+    return run
+
+
+def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
+    expected = known_quantities(op(batch, 1, 1), batch)
+    disturb(lambda moved: op(moved, 1, 1), batch)
+
+    def run(case: PlannedCase) -> list[RankOutcome]:
+        tries = [known_quantities(op(batch, *case.layout), batch) for _ in range(case.repeat)]
+        found = [outcomes_of(expected, each, batch, case.layout) for each in tries]
+        return next((each for each in found if any(d.mismatched for o in each for d in o.drifts)), found[0])
+
+    return run

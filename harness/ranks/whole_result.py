@@ -1,0 +1,71 @@
+"""What an op returns for a whole layout at once: its quantities, and what each rank would report of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from grpo_contract import InputError, Problem, ShardingSpec
+from harness.comparing.frame import Frame
+from harness.own_ops.ops import quantities_of
+from harness.ranks.candidate import BY_SEQUENCE
+from harness.ranks.rank_comparison import compare_rank
+from harness.ranks.rank_outcome import RankOutcome
+from loss_ops.batch import GlobalBatch
+from loss_ops.quantities import GRADIENT, REPLICATED
+from loss_ops.virtual_layout import layout_shardings
+
+Quantities = dict[str, Tensor]
+Layout = tuple[int, int]
+
+
+def known_quantities(quantities: Mapping[str, Tensor], batch: GlobalBatch) -> Quantities:
+    """The quantities among what an op returned for `batch`, copied. Raises InputError for others, or none."""
+    if not isinstance(quantities, Mapping):
+        got = type(quantities).__name__
+        raise InputError(Problem("input.result", "the op's result", "a mapping of quantities", got))
+    named = quantities_of({name: quantities.get(name) for name in REPLICATED}, batch.policy_logits[:0])
+    known = {name: named[name] for name in REPLICATED if name in named}
+    gradient = quantities.get(GRADIENT)
+    if gradient is not None and not isinstance(gradient, Tensor):
+        expected, got = "a tensor, which can be compared", type(gradient).__name__
+        raise InputError(Problem("input.result", f"the op's {GRADIENT}", expected, got))
+    if gradient is not None:
+        known[GRADIENT] = gradient.detach().clone()
+    _check_shapes(known, batch)
+    if not known:
+        expected = f"some of {', '.join((*REPLICATED, GRADIENT))}"
+        raise InputError(Problem("input.result", "the op's result", expected, ", ".join(quantities) or "nothing"))
+    return known
+
+
+def _check_shapes(known: Quantities, batch: GlobalBatch) -> None:
+    """A whole layout's quantities are whole: what is larger or smaller would be compared in part."""
+    sequences = (len(batch.rewards),)
+    shapes = {**dict.fromkeys(BY_SEQUENCE, sequences), GRADIENT: tuple(batch.policy_logits.shape)}
+    wrong = {name: value for name, value in known.items() if tuple(value.shape) != shapes.get(name, value.shape)}
+    if wrong:
+        raise InputError(
+            [
+                Problem("input.result", f"the op's {name}", f"shape {list(shapes[name])}", f"{list(value.shape)}")
+                for name, value in wrong.items()
+            ]
+        )
+
+
+def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layout: Layout) -> list[RankOutcome]:
+    """What each rank of a layout would report of whole quantities: its shard of the gradient, and the rest."""
+    if expected.keys() != got.keys():
+        raise InputError(Problem("input.result", "the op's result", f"{', '.join(expected)}, as at 1x1",
+                                 ", ".join(got)))  # fmt: skip
+    places = layout_shardings(batch, *layout)
+    frame = Frame.of(batch, expected, places[0].sequence_shard_bounds)
+    return [_outcome(expected, got, each, frame) for each in places]
+
+
+def _outcome(expected: Quantities, got: Quantities, place: ShardingSpec, frame: Frame) -> RankOutcome:
+    shard = (slice(*place.sequence_shard), slice(None), slice(*place.vocab_shard))
+    parts = {name: value[shard] if name == GRADIENT else value for name, value in got.items()}
+    drifts = compare_rank(expected, parts, place, frame)
+    return RankOutcome(tp_rank=place.tp_rank, dp_rank=place.dp_rank, drifts=drifts)
