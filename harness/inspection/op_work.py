@@ -13,7 +13,7 @@ from grpo_contract import error_from
 from harness.planning.layouts import degree_problems, layouts_of
 from harness.planning.planned import Plan
 from harness.revealing import reveal as revealing
-from harness.revealing.op_probes import ProbeShape
+from harness.revealing.probe_shape import ProbeShape
 from harness.revealing.reveal_text import Asked, reveal_content, reveal_text
 from harness.settings.devices import resolve_device, this_machine
 from harness.settings.run_config import RunConfig

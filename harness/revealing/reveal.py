@@ -16,18 +16,11 @@ from torch import Tensor
 from grpo_contract import GRPOVerifyError, ShardingSpec
 from harness.own_ops.ops import LossOp, resolve
 from harness.ranks.candidate import Groups, run_candidate
-from harness.revealing.op_probes import (
-    UNIT,
-    ProbeShape,
-    Run,
-    sequence_kl_rows,
-    token_kl_rows,
-    token_policy_rows,
-    vocabulary_by_gradient,
-    vocabulary_by_kl,
-)
+from harness.revealing.probe_shape import ProbeShape, Run
 from harness.revealing.probes import absorption, opposite
 from harness.revealing.sum_trees import NotRevealedError, Tree, tree_from_counts, tree_from_triples
+from harness.revealing.token_probes import UNIT, sequence_kl_rows, token_kl_rows, token_policy_rows
+from harness.revealing.vocabulary_probes import vocabulary_by_gradient, vocabulary_by_kl
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.virtual_layout import run_layout

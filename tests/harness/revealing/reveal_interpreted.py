@@ -14,7 +14,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch import Tensor
 
-from harness.revealing.op_probes import ProbeShape
+from harness.revealing.probe_shape import ProbeShape
 from harness.revealing.reveal import reveal, reveal_status
 from harness.revealing.reveal_text import Asked, reveal_content, reveal_text
 from loss_ops.inputs import LossInputs

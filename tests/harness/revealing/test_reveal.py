@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.revealing.op_probes import ProbeShape
+from harness.revealing.probe_shape import ProbeShape
 from harness.revealing.probes import absorption, opposite
 from harness.revealing.reveal import Revealed, reveal, reveal_status
 from harness.revealing.reveal_text import Asked, reveal_content, reveal_text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.revealing.op_probes import ProbeShape
+from harness.revealing.probe_shape import ProbeShape
 from harness.revealing.reveal import op_to_ask, reveal, reveal_status
 
 pytest.importorskip("triton")
