@@ -19,8 +19,9 @@ from harness.launching.launch_request import LaunchRequest
 from harness.planning.planned import Plan, PlannedCase
 from harness.planning.stress_notes import stress_notes
 from harness.provenance.identity import write_identity
+from harness.runs.earlier_run import Earlier
 from harness.runs.recheck import hung_case, look_again, with_second_look
-from harness.runs.resume import Earlier, prepare
+from harness.runs.resume import prepare
 from harness.settings.batch_spec import CONTROL
 from harness.settings.out_folder import REPORT
 from harness.system.signals import finish_first

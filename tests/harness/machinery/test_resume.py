@@ -20,8 +20,9 @@ from harness.provenance import identity
 from harness.provenance.identity import write_identity
 from harness.provenance.imported_files import note_imported, recorded
 from harness.ranks.environment import check_environment
+from harness.runs.earlier_run import ResumeError, earlier_run
 from harness.runs.request import plan_for
-from harness.runs.resume import KEPT, ResumeError, check_same, earlier_run, prepare, request_for
+from harness.runs.resume import KEPT, check_same, prepare, request_for
 from harness.settings.run_config import RunConfig
 from harness.system.processes import command_of
 from support.machinery_faults import BEFORE, CATALOGUE, COMMAND, MACHINERY, ROOT, play
