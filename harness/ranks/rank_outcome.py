@@ -28,15 +28,6 @@ class RankOutcome(BaseModel):
     seconds: float = 0.0
 
 
-class RankReport(BaseModel):
-    """What a rank sends when a case is over: its outcome if it took part, the batch's power if it measured it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    outcome: RankOutcome | None = None
-    power: dict[str, float] = {}
-
-
 def have_drifted(outcomes: Iterable[RankOutcome]) -> bool:
     """Whether any rank saw a difference."""
     return any(drift.mismatched for outcome in outcomes for drift in outcome.drifts)

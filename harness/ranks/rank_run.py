@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
 
-from grpo_contract import GRPOVerifyError, InputError, Problem, ShardingSpec
-from harness.comparing.comparison import compare
+from grpo_contract import GRPOVerifyError, ShardingSpec
 from harness.comparing.drift import Drift
 from harness.comparing.frame import Frame
 from harness.files.rundir import RunDir
@@ -20,13 +18,14 @@ from harness.own_ops.ops import OWN, LossOp, launch_of, resolve
 from harness.planning.planned import Plan, PlannedCase
 from harness.provenance.imported_files import note_imported
 from harness.ranks.batch_store import BatchStore
-from harness.ranks.candidate import Groups, is_part, origin_of, run_candidate
+from harness.ranks.candidate import Groups, run_candidate
 from harness.ranks.environment import check_environment, environment
-from harness.ranks.exchange import gather_texts
 from harness.ranks.fault_run import FaultRun
-from harness.ranks.rank_comparison import compare_rank
+from harness.ranks.fault_seeds import NO_SEED, agreed_seeds, is_searched
+from harness.ranks.rank_comparison import compare_rank, compare_runs
 from harness.ranks.rank_groups import device_of, session
-from harness.ranks.rank_outcome import RankOutcome, RankReport, have_drifted
+from harness.ranks.rank_outcome import RankOutcome, have_drifted
+from harness.ranks.rank_report import RankReport, gather_reports
 from harness.ranks.stress import other_timing
 from harness.ranks.stress_control import disturbed_repeats
 from loss_ops.batch import GlobalBatch
@@ -34,8 +33,6 @@ from loss_ops.faults import FAULTS
 
 Layout = tuple[int, int]
 Quantities = dict[str, Tensor]
-SEARCH = "search for the seeds of planted faults"
-NO_SEED = "no seed was found on which this fault would show"
 
 
 class RankRun:
@@ -80,9 +77,9 @@ class RankRun:
         if measures and not takes_part:
             self.status.update(case=ref, idle=True, phase=Phase.COMPARE)
         self.status.tick()
-        outcomes, powers = _gathered(RankReport(outcome=outcome, power=power))
+        outcomes, powers = gather_reports(RankReport(outcome=outcome, power=power))
         if case.fault is None and have_drifted(outcomes):
-            outcomes, _ = _gathered(RankReport(outcome=self._with_stages(case, outcome)))
+            outcomes, _ = gather_reports(RankReport(outcome=self._with_stages(case, outcome)))
         if self.rank == 0:
             self._write(case, outcomes, powers)
 
@@ -156,20 +153,12 @@ class RankRun:
         if not is_searched(case):
             return case.seed
         if self._seeds is None:
-            self._seeds = self._agreed_seeds()
+            self._seeds = agreed_seeds(self.plan, self.rank, self.status, self.pick_seed)
         return self._seeds[case.index]
 
-    def _agreed_seeds(self) -> dict[int, int | None]:
-        """The seeds of all planted faults, each searched by one rank with virtual ranks, and told to all."""
-        faults = [case for case in self.plan.cases if case.skip is None and is_searched(case)]
-        found: dict[int, int | None] = {}
-        self.status.update(case=CaseRef(index=faults[0].index, name=SEARCH))
-        for case in faults[self.rank :: self.plan.ranks]:
-            self.status.update(phase=Phase.CASE)
-            found[case.index] = self.fault_run(case).pick_seed(case)
-        self.status.tick()
-        texts = gather_texts(json.dumps(found))
-        return {int(index): seed for text in texts for index, seed in json.loads(text).items()}
+    def pick_seed(self, case: PlannedCase) -> int | None:
+        """The first seed on which virtual ranks show the planted fault of `case`, or None."""
+        return self.fault_run(case).pick_seed(case)
 
     def _compare_case(
         self, case: PlannedCase, seed: int | None, sharding: ShardingSpec, notes: list[str]
@@ -177,39 +166,25 @@ class RankRun:
         batch = self.store.batch(case.batch, seed)
         groups = self._groups[case.layout]
         if case.fault:
-            fault = self.fault_run(case)
-            if fault.fault.kind == "timing":
-                again = partial(fault.candidate, batch, sharding, groups, self.status)
-                return disturbed_repeats(again, case.repeat, sharding, self.rank, self.device)
-            expected = fault.baseline(batch)
-            got = fault.candidate(batch, sharding, groups, self.status)
-            return self._compare(expected, got, sharding, batch)
+            return self._compare_fault(case, batch, sharding)
         expected = self.store.baseline(self.op, batch)
         runs: list[Quantities] = []
         for number in range(case.repeat):
             with other_timing(number if self.plan.stress else 0, self.rank, self.device):
                 told = None if runs else notes
                 runs.append(run_candidate(self.op, batch, sharding, groups, self.status, notes=told))
-        repeats = [self._repeat(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
-        compared = self._compare(expected, runs[0], sharding, batch)
+        repeats = [compare_runs(runs[0], again, sharding, run) for run, again in enumerate(runs[1:], 2)]
+        compared = _compared(expected, runs[0], sharding, batch)
         return (*compared, *(drift for found in repeats for drift in found))
 
-    def _compare(
-        self, expected: Quantities, got: Quantities, sharding: ShardingSpec, batch: GlobalBatch
-    ) -> tuple[Drift, ...]:
-        if expected.keys() != got.keys():
-            there, here = ", ".join(expected), ", ".join(got)
-            raise InputError(Problem("input.result", "the op's result", f"{there}, as at 1x1", here))
-        return compare_rank(expected, got, sharding, Frame.of(batch, expected, sharding.sequence_shard_bounds))
-
-    def _repeat(self, first: Quantities, again: Quantities, sharding: ShardingSpec, run: int) -> list[Drift]:
-        """Quantities in which a later run differs from the first; nothing when they repeat."""
-        found = [
-            compare(f"{name} (run {run})", first[name], again[name], origin_of(name, again[name], sharding),
-                    sharded=is_part(name, again[name], sharding))
-            for name in first
-        ]  # fmt: skip
-        return [drift for drift in found if drift.mismatched]
+    def _compare_fault(self, case: PlannedCase, batch: GlobalBatch, sharding: ShardingSpec) -> tuple[Drift, ...]:
+        fault, groups = self.fault_run(case), self._groups[case.layout]
+        if fault.fault.kind == "timing":
+            again = partial(fault.candidate, batch, sharding, groups, self.status)
+            return disturbed_repeats(again, case.repeat, sharding, self.rank, self.device)
+        expected = fault.baseline(batch)
+        got = fault.candidate(batch, sharding, groups, self.status)
+        return _compared(expected, got, sharding, batch)
 
     def _grouped_layouts(self, cases: Sequence[PlannedCase]) -> list[Layout]:
         return [case.layout for case in cases]
@@ -243,13 +218,8 @@ class RankRun:
         self.status.tick()
 
 
-def is_searched(case: PlannedCase) -> bool:
-    """Whether the case is a planted fault that needs a batch on which it shows."""
-    return case.fault is not None and case.expect != "any" and case.seed is not None
-
-
-def _gathered(report: RankReport) -> tuple[list[RankOutcome], dict[str, float]]:
-    """The outcomes of all ranks that take part and the power that one of them measured, on every rank."""
-    reports = [RankReport.model_validate_json(text) for text in gather_texts(report.model_dump_json())]
-    power = {name: chance for each in reports for name, chance in each.power.items()}
-    return [each.outcome for each in reports if each.outcome is not None], power
+def _compared(
+    expected: Quantities, got: Quantities, sharding: ShardingSpec, batch: GlobalBatch
+) -> tuple[Drift, ...]:
+    frame = Frame.of(batch, expected, sharding.sequence_shard_bounds)
+    return compare_rank(expected, got, sharding, frame)

@@ -9,8 +9,9 @@ from functools import partial
 from grpo_contract import GRPOVerifyError
 from harness.launching.status import CaseRef, Phase
 from harness.planning.planned import PlannedCase
+from harness.ranks.fault_seeds import NO_SEED, is_searched
 from harness.ranks.rank_outcome import RankOutcome
-from harness.ranks.rank_run import NO_SEED, Layout, RankRun, is_searched
+from harness.ranks.rank_run import Layout, RankRun
 from harness.ranks.stage_run import with_virtual_stages
 from harness.ranks.virtual_run import run_virtual_case
 from loss_ops.controls import contract_on_rank
@@ -24,7 +25,7 @@ class VirtualRankRun(RankRun):
         """Run `case` with virtual ranks and write its result."""
         self.status.update(case=CaseRef(index=case.index, name=case.name), phase=Phase.FORWARD)
         started = time.perf_counter()
-        seed = self.fault_run(case).pick_seed(case) if is_searched(case) else case.seed
+        seed = self.pick_seed(case) if is_searched(case) else case.seed
         try:
             outcomes = self._virtual_outcomes(case, seed)
         except GRPOVerifyError as error:

@@ -55,10 +55,10 @@ def _check_shapes(known: Quantities, batch: GlobalBatch) -> None:
 
 
 def outcomes_of(expected: Quantities, got: Quantities, batch: GlobalBatch, layout: Layout) -> list[RankOutcome]:
-    """What each rank of a layout would report of whole quantities: its shard of the gradient, and the rest."""
-    if expected.keys() != got.keys():
-        raise InputError(Problem("input.result", "the op's result", f"{', '.join(expected)}, as at 1x1",
-                                 ", ".join(got)))  # fmt: skip
+    """What each rank of a layout would report of whole quantities: its shard of the gradient, and the rest.
+
+    Raises InputError where the layout gave other quantities than the baseline.
+    """
     places = layout_shardings(batch, *layout)
     frame = Frame.of(batch, expected, places[0].sequence_shard_bounds)
     return [_outcome(expected, got, each, frame) for each in places]
