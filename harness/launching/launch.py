@@ -16,12 +16,10 @@ from harness.launching.blame import Culprit
 from harness.launching.endings import Ending, ending_of
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest, worker_environment
-from harness.launching.launch_watch import OnCase, OnStatus, Watch
+from harness.launching.launch_watch import OnCase, Watch
 from harness.system import guard
 from harness.system.processes import Family
 from harness.system.signals import caught_signals
-
-__all__ = ["LaunchOutcome", "OutcomeKind", "launch"]
 
 POLL_SECONDS = 0.03
 # How long ranks may take to end by themselves once told to.
@@ -31,15 +29,13 @@ END_PATIENCE = 3.0
 def launch(
     request: LaunchRequest,
     *,
-    on_status: OnStatus = lambda statuses: None,
     on_case: OnCase = lambda index, text: None,
 ) -> LaunchOutcome:
     """Run `request` to its end, however it ends.
 
-    `on_status` gets all known statuses whenever one changes, `on_case` the number and text of each finished
-    case, in order. When a callback raises, everyone is ended first. In the main thread SIGINT and SIGTERM end
-    the launch, and a second one hurries; in any other thread the caller keeps its own handlers. Stay in the
-    calling thread until this returns: its end would end the ranks too.
+    `on_case` gets the number and text of each finished case, in order. When it raises, everyone is ended first.
+    In the main thread SIGINT and SIGTERM end the launch, and a second one hurries; in any other thread the
+    caller keeps its own handlers. Stay in the calling thread until this returns: its end would end the ranks too.
     """
     started = time.monotonic()
     mark = secrets.token_hex(8)
@@ -49,7 +45,7 @@ def launch(
         except OSError as error:
             culprit = Culprit((), f"the launcher could not start {request.python}: {error.strerror}")
             return LaunchOutcome(OutcomeKind.COULD_NOT_START, time.monotonic() - started, culprit)
-        watch = Watch(request, process, on_status, on_case)
+        watch = Watch(request, process, on_case)
         try:
             ending = _follow(watch, signals)
         finally:

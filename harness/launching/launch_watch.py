@@ -13,16 +13,13 @@ from harness.launching.launch_request import LaunchRequest
 from harness.launching.status import Phase, RankStatus, read_status
 from harness.system.processes import is_alive, read_process
 
-OnStatus = Callable[[tuple[RankStatus, ...]], None]
 OnCase = Callable[[int, str], None]
 
 
 class Watch:
     """Keeps the ranks' last words up to date and hands on what is new, each time `look` is called."""
 
-    def __init__(
-        self, request: LaunchRequest, process: Popen[bytes], on_status: OnStatus, on_case: OnCase
-    ) -> None:
+    def __init__(self, request: LaunchRequest, process: Popen[bytes], on_case: OnCase) -> None:
         self.request = request
         self.process = process
         self.started = self.changed = time.monotonic()
@@ -32,7 +29,6 @@ class Watch:
         self._deaths: dict[int, int | None] = {}
         self._ended_well: set[int] = set()
         self._delivered: set[int] = set()
-        self._on_status = on_status
         self._on_case = on_case
 
     def look(self) -> None:
@@ -45,7 +41,6 @@ class Watch:
             self._note_deaths()
         if self.statuses != before:
             self.changed = time.monotonic()
-            self._on_status(tuple(status for _, status in sorted(self.statuses.items())))
         if self.first_failure is None and any(s.phase is Phase.FAILED for s in self.statuses.values()):
             self.first_failure = time.monotonic()
         self.deliver()

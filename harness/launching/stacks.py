@@ -18,6 +18,7 @@ from harness.files.rundir import RunDir, read_text
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _LIBRARIES = (os.sep + "site-packages" + os.sep, os.path.dirname(os.__file__) + os.sep, "<frozen")
 _DISTRIBUTED = os.sep + os.path.join("torch", "distributed") + os.sep
+_PATIENCE = 0.5
 _PAUSE = 0.05
 
 
@@ -43,10 +44,10 @@ class Place:
     collective: str | None = None
 
 
-def request_stacks(rundir: RunDir, pids: Mapping[int, int], wait: float = 0.5) -> dict[int, Place]:
+def request_stacks(rundir: RunDir, pids: Mapping[int, int]) -> dict[int, Place]:
     """Ask each rank of `pids` for its stacks and return, by rank, the place where its main thread is.
 
-    Ranks that did not prepare are not asked. Waits until all have answered, for at most `wait` seconds.
+    Ranks that did not prepare are not asked. Waits until all have answered, for half a second at most.
     """
     before = {rank: text for rank in pids if (text := read_text(rundir.stack(rank)))}
     for rank in before:
@@ -54,7 +55,7 @@ def request_stacks(rundir: RunDir, pids: Mapping[int, int], wait: float = 0.5) -
             os.kill(pids[rank], signal.SIGUSR1)
         except (ProcessLookupError, PermissionError):
             continue
-    end = time.monotonic() + wait
+    end = time.monotonic() + _PATIENCE
     while any(read_text(rundir.stack(rank)) == text for rank, text in before.items()) and time.monotonic() < end:
         time.sleep(_PAUSE)
     time.sleep(_PAUSE)

@@ -16,7 +16,7 @@ from harness.planning.layouts import (
     named,
     rank_problems,
 )
-from harness.planning.planned import BatchPlan, Plan, PlannedCase, Transport
+from harness.planning.planned import Plan, Transport
 from harness.planning.planned_batches import control_batch, plan_batches
 from harness.planning.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.planning.stress_notes import disturbs
@@ -24,8 +24,6 @@ from harness.planning.unused_flags import contradictions, unused_notes
 from harness.settings.batch_spec import CONTROL
 from harness.settings.request_error import RequestError
 from harness.settings.run_config import RunConfig
-
-__all__ = ["BatchPlan", "Plan", "PlannedCase", "PlantedFault", "make_plan"]
 
 
 def make_plan(

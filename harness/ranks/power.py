@@ -54,16 +54,14 @@ def power_of_foreign(
     return {name: 0.0 if name in still else chance for name, chance in power.items()}
 
 
-def measure_power(
-    batch: GlobalBatch, trials: int | None = None, dtypes: Mapping[str, torch.dtype] | None = None
-) -> dict[str, float]:
-    """For each floating quantity, the share of `trials` random orders that moved its bits on `batch`.
+def measure_power(batch: GlobalBatch, dtypes: Mapping[str, torch.dtype] | None = None) -> dict[str, float]:
+    """For each floating quantity, the share of random orders that moved its bits on `batch`.
 
     With `dtypes`, the bits of the quantity in the dtype in which an op returns it.
-    Without `trials` 8, or 4 on a large batch, where one costs a tenth of a second.
+    8 orders, or 4 on a large batch, where one costs a tenth of a second.
     The gradient is looked at in the first active slots and columns only. Nothing is drawn globally.
     """
-    trials = trials or (TRIALS if batch.action_ids.numel() <= LARGE else TRIALS // 2)
+    trials = TRIALS if batch.action_ids.numel() <= LARGE else TRIALS // 2
     draw = torch.Generator().manual_seed(0)
     inputs = batch.shard(ShardingSpec.even(1, 1, contract=batch.contract)).inputs()
     base, terms = _remembering(NATIVE_STAGES, {}), dict[int, TileTerms]()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpo_contract import GRPOLossContract, ShardingSpec
+from grpo_contract import ShardingSpec
 from harness.comparing.comparison import compare
 from harness.comparing.drift import Drift
 from harness.comparing.frame import Frame
@@ -27,20 +27,15 @@ from loss_ops.virtual_layout import layout_shardings
 from loss_ops.virtual_ranks import Place, run_virtual
 
 Stages = dict[str, Tensor]
-Contracts = Callable[[ShardingSpec], GRPOLossContract]
 
 
-def virtual_stages(
-    op: DistributedGRPOLossOp, batch: GlobalBatch, layout: tuple[int, int], contracts: Contracts | None = None
-) -> dict[Place, Stages]:
+def virtual_stages(op: DistributedGRPOLossOp, batch: GlobalBatch, layout: tuple[int, int]) -> dict[Place, Stages]:
     """What every virtual rank of a layout shows. Raises what the ranks raise."""
     seen: dict[Place, Stages] = {}
     programs = {}
     for each in layout_shardings(batch, *layout):
         place = (each.tp_rank, each.dp_rank)
         call = replace(batch.shard(each), group_sizes=layout)
-        if contracts is not None:
-            call = replace(call, contract=contracts(each))
         seen[place] = {}
         programs[place] = checked_program(call, op.stages, Checks(), observe=_recorder(seen[place]))
     with torch.no_grad():

@@ -9,8 +9,10 @@ from grpo_contract import GRPOVerifyError, InputError, Problem
 from harness.inputs.capture_header import CaptureHeader, read_header
 from harness.launching.shared_nccl import SHARED_NCCL, probed_version, version_problem
 from harness.own_ops.op_names import check_backend, check_op
-from harness.planning.plan import Plan, PlantedFault, make_plan
+from harness.planning.plan import make_plan
+from harness.planning.planned import Plan
 from harness.planning.planned_batches import is_capture
+from harness.planning.planned_cases import PlantedFault
 from harness.planning.seating import seat
 from harness.settings.devices import Machine, this_machine
 from harness.settings.out_folder import check_out

@@ -14,7 +14,8 @@ from grpo_contract.errors import ERROR_CLASSES
 from grpo_contract.fingerprint import fingerprint
 from harness.files.report_file import full_disk, keep
 from harness.files.rundir import ENVIRONMENT, OP_LAUNCH, RunDir, read_text
-from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launching.launch import launch
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
 from harness.planning.planned import Plan, PlannedCase
 from harness.planning.stress_notes import stress_notes

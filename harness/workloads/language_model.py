@@ -19,7 +19,7 @@ class LoadedModel:
     tokenizer: Any
 
 
-def load_model(name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedModel:
+def load_model(name: str, device: torch.device | str = "cpu") -> LoadedModel:
     """Load `name`. Raises InputError, without a traceback of others, for what is missing or cannot be read.
 
     A path that exists is taken as a folder of `save_pretrained` or as a GGUF file; anything else is a hub name,
@@ -31,7 +31,7 @@ def load_model(name: str, device: torch.device | str = "cpu", dtype: torch.dtype
     place, options = place_of(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
     except Exception as error:  # whatever libraries below raise, the request is what is wrong
         raise refused(_expected(name), f"{name!r}: {_first_line(error)}") from None
     return LoadedModel(model.to(device).eval(), tokenizer)

@@ -7,7 +7,6 @@ their sum over an answer of L tokens. Only alpha 1 gives the derivative of the e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from harness.workloads.uniform_stream import Mt19937Stream, UniformStream
 
 Doubles = NDArray[np.float64]
 ALPHAS = (0.0, 0.5, 1.0)
+GROUP_SIZE = 8
 CHUNK = 1 << 18
 
 
@@ -97,20 +97,13 @@ def group_updates(alpha: float, lengths_NG: Doubles, ended_NG: NDArray[np.bool_]
     return updates
 
 
-def table(
-    *,
-    alphas: Sequence[float] = ALPHAS,
-    groups: int = 100_000,
-    group_size: int = 8,
-    seed: int = 12345,
-    task: LengthTask | None = None,
-) -> list[Row]:
+def table(*, groups: int = 100_000, seed: int = 12345) -> list[Row]:
     """Exact and sampled updates; the answers are the same for all alphas."""
-    task = task or LengthTask()
-    lengths, ended = sample_answers(groups * group_size, Mt19937Stream(seed), task)
-    shape = (groups, group_size)
+    task = LengthTask()
+    lengths, ended = sample_answers(groups * GROUP_SIZE, Mt19937Stream(seed), task)
+    shape = (groups, GROUP_SIZE)
     rows = []
-    for alpha in alphas:
+    for alpha in ALPHAS:
         updates = group_updates(alpha, lengths.reshape(shape), ended.reshape(shape), task)
         error = float(updates.std(ddof=1)) / groups**0.5
         rows.append(Row(alpha, exact_update(alpha, task), float(updates.mean()), error))

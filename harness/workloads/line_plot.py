@@ -9,6 +9,8 @@ Points = Sequence[tuple[float, float]]
 MARKS = "o+x*#@%&"
 COLORS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085", "#7f8c8d", "#2c3e50")
 MARGIN = 48
+WIDTH, HEIGHT = 640, 360
+"""Of a plot as SVG, in pixels."""
 
 
 def text_plot(series: Mapping[str, Points], *, width: int = 72, height: int = 16) -> str:
@@ -31,21 +33,21 @@ def text_plot(series: Mapping[str, Points], *, width: int = 72, height: int = 16
     return "\n".join([*lines, f"{pad} +{'-' * width}", f"{pad}  {edges}", f"{pad}  {legend}", ""])
 
 
-def svg_plot(series: Mapping[str, Points], *, title: str, width: int = 640, height: int = 360) -> str:
+def svg_plot(series: Mapping[str, Points], *, title: str) -> str:
     """The same as an SVG document."""
     low_x, high_x, low_y, high_y = _ranges(series)
 
     def place(x: float, y: float) -> str:
-        across = MARGIN + (x - low_x) / (high_x - low_x) * (width - 2 * MARGIN)
-        down = MARGIN + (high_y - y) / (high_y - low_y) * (height - 2 * MARGIN)
+        across = MARGIN + (x - low_x) / (high_x - low_x) * (WIDTH - 2 * MARGIN)
+        down = MARGIN + (high_y - y) / (high_y - low_y) * (HEIGHT - 2 * MARGIN)
         return f"{across:.1f},{down:.1f}"
 
-    bottom, right = height - MARGIN, width - MARGIN
+    bottom, right = HEIGHT - MARGIN, WIDTH - MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
         f'font-size="11"><title>{escape(title)}</title>',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{width / 2}" y="20" text-anchor="middle" font-size="14">{escape(title)}</text>',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{WIDTH / 2}" y="20" text-anchor="middle" font-size="14">{escape(title)}</text>',
         f'<path d="M{MARGIN},{MARGIN} V{bottom} H{right}" fill="none" stroke="#444"/>',
         _label(MARGIN - 6, MARGIN + 4, f"{high_y:.4g}", "end"),
         _label(MARGIN - 6, bottom + 4, f"{low_y:.4g}", "end"),

@@ -10,7 +10,8 @@ from pathlib import Path
 from grpo_contract.fingerprint import fingerprint
 from harness.files.report_file import keep
 from harness.files.rundir import RunDir
-from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launching.launch import launch
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
 from harness.runs.run import told_by
 from harness.settings.out_folder import REPORT

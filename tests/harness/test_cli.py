@@ -15,7 +15,7 @@ import pytest
 
 import harness.cli
 from harness.own_ops.op_names import check_op
-from harness.planning.plan import Plan
+from harness.planning.planned import Plan
 from harness.provenance.foreign_folders import PACKAGES, folders_of, foreign_folders
 from harness.settings.devices import Machine, resolve_device
 from harness.settings.request_error import RequestError

@@ -9,7 +9,7 @@ from torch import Tensor
 from grpo_contract import InputError
 from harness.comparing.drift import Drift
 from harness.files.rundir import RunDir
-from harness.launching.launch import LaunchOutcome, OutcomeKind
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.own_ops.ops import quantities_of
 from harness.planning.plan import make_plan
 from harness.planning.planned import PlannedCase

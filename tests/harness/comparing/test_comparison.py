@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.comparing import comparison
-from harness.comparing.comparison import MOST, NOT_A_NUMBER, compare, ulp_distance
+from harness.comparing.comparison import compare
+from harness.comparing.ulp import MOST, NOT_A_NUMBER, ulp_distance
 
 NAN, INF = math.nan, math.inf
 # struct format and width of each float; bfloat16 is the upper half of a float32.

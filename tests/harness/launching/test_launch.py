@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from harness.files.rundir import RunDir
-from harness.launching.launch import LaunchOutcome, OutcomeKind, launch
+from harness.launching.launch import launch
 from harness.launching.launch_log import closed_pids, first_failure
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest, torchrun_command, worker_environment
 from harness.launching.launch_watch import Watch
 from harness.launching.status import Phase, StatusWriter
@@ -276,7 +277,7 @@ def test_a_last_word_between_two_looks_is_heard(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("harness.launching.launch_watch.is_alive", ends_now)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        watch = Watch(fake_request(rundir, ranks=1), process, lambda statuses: None, lambda index, text: None)
+        watch = Watch(fake_request(rundir, ranks=1), process, lambda index, text: None)
         watch.look()
     assert watch.deaths() == []
     assert watch.all_done

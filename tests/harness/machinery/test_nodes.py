@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.files.rundir import RunDir, RunDirError
-from harness.launching.launch import OutcomeKind
+from harness.launching.launch_outcome import OutcomeKind
 from harness.launching.status import CaseRef, Phase, RankError, RankStatus
 from harness.runs.node_blame import outcome_of
 from harness.runs.node_plan import prepare_nodes

@@ -20,7 +20,8 @@ from grpo_contract import (
 from harness.inputs.capture_header import FORMAT, CaptureHeader
 from harness.inputs.safetensors_header import TensorEntry
 from harness.planning.layouts import divisors, unfit
-from harness.planning.plan import Plan, make_plan
+from harness.planning.plan import make_plan
+from harness.planning.planned import Plan
 from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
 from harness.settings.request_error import RequestError
 from harness.settings.run_config import RunConfig

@@ -9,7 +9,7 @@ import torch
 
 from grpo_contract import GRPOLossContract
 from harness.files.rundir import ENVIRONMENT, RunDir
-from harness.launching.launch import LaunchOutcome, OutcomeKind
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.own_ops.ops import launch_of
 from harness.planning.plan import make_plan
 from harness.ranks.environment import environment, processor

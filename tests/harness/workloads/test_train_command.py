@@ -16,7 +16,7 @@ from harness.cli import main
 from harness.files import report_file
 from harness.files.rundir import RunDir
 from harness.launching.blame import Culprit
-from harness.launching.launch import LaunchOutcome, OutcomeKind
+from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
 from harness.ranks.rank_groups import device_of
 from harness.runs import run
