@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, NamespaceLoader
 from pathlib import Path
@@ -59,17 +59,24 @@ def reach_of(name: str, *, is_here: bool = True) -> Reach:
         if not f"{each}.".startswith(f"{own[0]}.") and _is_installed(spec):
             has_unread = True
             continue
-        try:
-            source = read_module(each, spec)
-        except BrokenSourceError:
-            if each in own:
-                raise
-            continue  # it runs no line
+        source = _read(each, spec, own)
+        if source is None:
+            continue
         if len(sources) == _MOST or can_change_imports(source):
             raise UnsureError(each)
         sources[each] = source
         waiting += [parent for used in _imported_by(source) for parent in with_parents(used)]
     return Reach(sources, has_unread)
+
+
+def _read(name: str, spec: ModuleSpec, own: Sequence[str]) -> ModuleSource | None:
+    """The source of a module; None for one that is no Python, and so runs no line, unless it is one of `own`."""
+    try:
+        return read_module(name, spec)
+    except BrokenSourceError:
+        if name in own:
+            raise
+        return None
 
 
 def with_parents(name: str) -> list[str]:

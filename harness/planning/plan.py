@@ -16,7 +16,7 @@ from harness.planning.layouts import (
     named,
     rank_problems,
 )
-from harness.planning.planned import Plan, Transport
+from harness.planning.planned import BatchPlan, Plan, Transport
 from harness.planning.planned_batches import control_batch, plan_batches
 from harness.planning.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.planning.stress_notes import disturbs
@@ -45,13 +45,7 @@ def make_plan(
     """
     faults = [fault for fault in faults if fault.kind != "timing" or disturbs(config)]
     layouts = layouts_of(config, available_ranks)
-    batches, problems = plan_batches(config, captures or {}, layouts)
-    problems = [*contradictions(config, device), *rank_problems(config, layouts, device), *problems]
-    if asks_for_degrees(config):
-        for batch in batches.values():
-            problems += degree_problems(config, layouts, batch.name, batch.contract)
-    if problems:
-        raise _error(problems)
+    batches = _batches(config, captures or {}, layouts, device)
     if config.controls != "off" and faults:
         batches[CONTROL.name] = control_batch()
     cases = plan_cases(config, batches, layouts, faults, available_ranks)
@@ -76,6 +70,23 @@ def make_plan(
             *unused_notes(config, batches.values(), device, transport),
         ),
     )
+
+
+def _batches(
+    config: RunConfig,
+    captures: Mapping[str, CaptureHeader | InputError],
+    layouts: tuple[Layout, ...],
+    device: Literal["cpu", "cuda"],
+) -> dict[str, BatchPlan]:
+    """The batches of the run, by name. Raises one error with everything that stands against the request."""
+    batches, problems = plan_batches(config, captures, layouts)
+    problems = [*contradictions(config, device), *rank_problems(config, layouts, device), *problems]
+    if asks_for_degrees(config):
+        for batch in batches.values():
+            problems += degree_problems(config, layouts, batch.name, batch.contract)
+    if problems:
+        raise _error(problems)
+    return batches
 
 
 def _unseen_orders(config: RunConfig, layouts: Sequence[Layout]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from harness.files.rundir import ENVIRONMENT, OP_LAUNCH, RunDir, read_text
 from harness.launching.launch import launch
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
+from harness.launching.launch_watch import OnCase
 from harness.planning.planned import Plan, PlannedCase
 from harness.planning.stress_notes import stress_notes
 from harness.provenance.identity import write_identity
@@ -51,15 +52,10 @@ def run(
     write_identity(rundir, plan)
     finished: dict[int, CaseResult] = {}
     total = sum(case.skip is None for case in plan.cases)
-
-    def on_case(index: int, text: str) -> None:
-        finished[index] = CaseResult.model_validate_json(text)
-        on_progress(f"[{len(finished)}/{total}] {finished[index].name}: {finished[index].settled().verdict.value}")
-
     ranks = "1 rank" if plan.ranks == 1 else f"{plan.ranks} ranks"
     on_progress(f"starting {ranks} on {plan.device} for {total} cases")
     request = LaunchRequest(plan.ranks, rundir, timeout=plan.timeout)
-    outcome = launch(request, on_case=on_case)
+    outcome = launch(request, on_case=_collector(finished, total, on_progress))
     finish_first()
     if hung := hung_case(todo, outcome):
         on_progress(f"{hung.name} hung: once more, alone, with every collective checked")
@@ -68,6 +64,16 @@ def run(
     if out is None and outcome.kind is OutcomeKind.FINISHED:
         shutil.rmtree(rundir.path, ignore_errors=True)
     return report if out is None else keep(report, out / REPORT)
+
+
+def _collector(finished: dict[int, CaseResult], total: int, on_progress: Progress) -> OnCase:
+    """What takes each case of `total` into `finished` and says so."""
+
+    def on_case(index: int, text: str) -> None:
+        finished[index] = CaseResult.model_validate_json(text)
+        on_progress(f"[{len(finished)}/{total}] {finished[index].name}: {finished[index].settled().verdict.value}")
+
+    return on_case
 
 
 def make_report(

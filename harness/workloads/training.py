@@ -23,6 +23,7 @@ from loss_ops.agreement import agree
 from loss_ops.checked_program import Checks
 from loss_ops.collect_parts import collect
 from loss_ops.fixed_batch import FixedBatch, Part, fix_batch, rank_call
+from loss_ops.loss_call import LossCall
 from loss_ops.result import GRPOLossResult
 
 
@@ -116,18 +117,7 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
     rollout = yield from workload.rollout(number, place)
     check_answers(rollout.mask_BT)
     blocks = block_bounds(rollout.contract, workload.block, place)
-    sharding = sharding_of(rollout.contract, workload.block, place)
-    start, stop = sharding.sequence_shard
-    call = rank_call(
-        rollout.action_ids_BT[start:stop],
-        workload.logprobs(rollout, start, stop),
-        _filled(workload.rewards(rollout, start, stop), stop - start),
-        contract=rollout.contract,
-        sharding=sharding,
-        completion_mask=rollout.mask_BT[start:stop],
-        has_reference=rollout.contract.objective.beta > 0,
-        group_sizes=(None, place.degree),
-    )
+    call = _call(workload, rollout, place)
     checks = Checks("full" if recipe.validate == "full" else "off", place.degree > 1, workload.op.identity)
     fixed = yield from fix_batch(call, checks)
     parts: list[Part] = []
@@ -141,6 +131,22 @@ def train_update(workload: Workload, number: int, place: Place, recipe: Recipe) 
         yield from agree(error, (1, place.degree), rollout.action_ids_BT.device)
         workload.step((yield from gradients.combined()))
     return Update(number, (yield from collect(fixed, parts)), fixed.rewards[0], rollout, call.old_logps)
+
+
+def _call(workload: Workload, rollout: Rollout, place: Place) -> LossCall:
+    """This rank's sequences of the rollout, with their rewards and log-probabilities before the update."""
+    sharding = sharding_of(rollout.contract, workload.block, place)
+    start, stop = sharding.sequence_shard
+    return rank_call(
+        rollout.action_ids_BT[start:stop],
+        workload.logprobs(rollout, start, stop),
+        _filled(workload.rewards(rollout, start, stop), stop - start),
+        contract=rollout.contract,
+        sharding=sharding,
+        completion_mask=rollout.mask_BT[start:stop],
+        has_reference=rollout.contract.objective.beta > 0,
+        group_sizes=(None, place.degree),
+    )
 
 
 def _pass(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from grpo_contract import InputError, Problem
+from grpo_contract import GRPOLossContract, InputError, Problem
 from harness.capture import save_capture
 from harness.workloads.training import Rollout, Update
 
@@ -38,8 +38,6 @@ def save_update(path: Path | str, update: Update, workload: Dense) -> Path:
     blocks = [(start, min(start + workload.block, sequences)) for start in range(0, sequences, workload.block)]
     with torch.no_grad():
         policy = torch.cat([workload.logits(rollout, *block) for block in blocks])
-    contract = rollout.contract
-    objective, logprob, reduction = contract.objective, contract.logprob, contract.reduction
     return save_capture(
         path,
         policy_logits=policy,
@@ -49,17 +47,25 @@ def save_update(path: Path | str, update: Update, workload: Dense) -> Path:
         rewards=update.rewards_B,
         completion_mask=rollout.mask_BT,
         group_boundaries=geometry.group_boundaries,
-        real_vocab_size=logprob.real_vocab_size,
-        beta=objective.beta,
-        clip_eps_low=objective.clip_eps_low,
-        clip_eps_high=objective.clip_eps_high,
-        temperature=objective.temperature,
-        kl_estimator=objective.kl_estimator,
-        advantage=objective.advantage.kind,
-        std_eps=objective.advantage.std_eps,
-        std_eps_mode=objective.advantage.std_eps_mode,
-        token_normalizer=reduction.token_normalizer,
-        fixed_constant=reduction.fixed_constant,
-        alpha=reduction.alpha,
-        sequence_denominator=reduction.sequence_denominator,
+        **_metadata(rollout.contract),
     )
+
+
+def _metadata(contract: GRPOLossContract) -> dict[str, Any]:
+    """The contract's fields as a capture keeps them."""
+    objective, reduction = contract.objective, contract.reduction
+    return {
+        "real_vocab_size": contract.logprob.real_vocab_size,
+        "beta": objective.beta,
+        "clip_eps_low": objective.clip_eps_low,
+        "clip_eps_high": objective.clip_eps_high,
+        "temperature": objective.temperature,
+        "kl_estimator": objective.kl_estimator,
+        "advantage": objective.advantage.kind,
+        "std_eps": objective.advantage.std_eps,
+        "std_eps_mode": objective.advantage.std_eps_mode,
+        "token_normalizer": reduction.token_normalizer,
+        "fixed_constant": reduction.fixed_constant,
+        "alpha": reduction.alpha,
+        "sequence_denominator": reduction.sequence_denominator,
+    }
