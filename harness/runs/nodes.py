@@ -30,7 +30,7 @@ from harness.launching.status import Phase, StatusWriter
 from harness.planning.planned import Plan
 from harness.runs.node_blame import Terminated, last_words, outcome_of
 from harness.runs.resume import KEPT
-from harness.runs.run import make_report
+from harness.runs.run_report import make_report
 from harness.settings.out_folder import REPORT
 from reports import CaseResult, Report
 

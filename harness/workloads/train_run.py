@@ -13,7 +13,7 @@ from harness.files.rundir import RunDir
 from harness.launching.launch import launch
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
-from harness.runs.run import told_by
+from harness.runs.launch_end import told_by
 from harness.settings.out_folder import REPORT
 from harness.system.signals import finish_first
 from harness.workloads.train_plan import TrainCase, TrainPlan

@@ -16,7 +16,7 @@ from harness.planning.planned import PlannedCase
 from harness.ranks.batches import built_in
 from harness.ranks.case_result import case_result
 from harness.ranks.rank_outcome import RankOutcome
-from harness.runs.run import make_report
+from harness.runs.run_report import make_report
 from harness.settings.batch_spec import BUILT_IN, contract_for
 from harness.settings.run_config import RunConfig
 from harness.verify import verify_loss

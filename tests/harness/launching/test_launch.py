@@ -23,7 +23,7 @@ from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest, torchrun_command, worker_environment
 from harness.launching.launch_watch import Watch
 from harness.launching.status import Phase, StatusWriter
-from harness.runs.run import culprit_line
+from harness.runs.launch_end import culprit_line
 from harness.system.processes import is_alive
 
 HERE = Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.own_ops.ops import launch_of
 from harness.planning.plan import make_plan
 from harness.ranks.environment import environment, processor
-from harness.runs.run import make_report
+from harness.runs.run_report import make_report
 from harness.settings.run_config import RunConfig
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from reports import Report

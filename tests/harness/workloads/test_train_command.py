@@ -19,7 +19,7 @@ from harness.launching.blame import Culprit
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
 from harness.launching.launch_request import LaunchRequest
 from harness.ranks.rank_groups import device_of
-from harness.runs import run
+from harness.runs import launch_end
 from harness.settings.config_sources import flag_source
 from harness.settings.devices import Machine
 from harness.settings.request_error import RequestError
@@ -281,7 +281,9 @@ def test_states_that_fill_the_disk_are_blamed_and_make_room_for_the_report(
 ) -> None:
     culprit = Culprit((0,), "rank 0 died in forward", None, "tiny dp 2")
     launched(LaunchOutcome(OutcomeKind.RANK_DIED, 1.0, culprit), monkeypatch)
-    monkeypatch.setattr(run, "full_disk", lambda folder: "no room" if (folder / "states").exists() else None)
+    monkeypatch.setattr(
+        launch_end, "full_disk", lambda folder: "no room" if (folder / "states").exists() else None
+    )
     report = run_tiny(tmp_path)
     assert (report.culprit or "").startswith("rank 0 died in forward; no room (logs:")
     assert not list(tmp_path.glob("*/states"))
