@@ -282,9 +282,10 @@ def time_phases(matrix: Matrix, layout: tuple[int, int], ranks_per_device: int =
         "--ranks-per-device", str(ranks_per_device),
     ]  # fmt: skip
     switch = matrix.found["shared_nccl_switch"] if ranks_per_device > 1 else {}
-    done = matrix.run(f"phases at {name_of(layout)}", command, 45.0, **switch)
+    name = f"phases at {name_of(layout)}" + (f", {ranks_per_device} ranks on a device" if switch else "")
+    done = matrix.run(name, command, 45.0, **switch)
     if done is not None and (done.status or not done.facts):
-        matrix.skip(f"phases at {name_of(layout)}", f"ended with status {done.status}; see the log")
+        matrix.skip(name, f"ended with status {done.status}; see the log")
     elif done is not None:
         matrix.found["phases"] += done.facts
 

@@ -78,7 +78,8 @@ def reveal(
     json
         The trees as JSON.
     """
-    from harness.own_ops.op_names import check_op
+    from harness.own_ops.op_names import check_backend, check_op
+    from harness.settings.devices import resolve_device, this_machine
 
     typed = {"layouts": layouts, "tp": tp, "dp": dp, "backend": backend}
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
@@ -87,6 +88,7 @@ def reveal(
     settings = RunConfig(op=op, device=device, timeout=timeout, **given)
     current_folder()
     check_op(settings)
+    check_backend(settings, resolve_device(settings, this_machine())[0])
     sizes = {"sequences": sequences, "tokens": tokens, "columns": columns, "tiles": tiles, "dtype": dtype}
     given |= {"op": op, "device": device}
     return work_apart("revealed", op=op, timeout=settings.timeout, given=given, sizes=sizes, as_json=json)

@@ -21,7 +21,8 @@ from harness.system.full_disk import is_full
 from harness.system.guard import has_launcher, install_parent_guard
 from harness.worker import leave
 
-_CALLS_OPS = ("candidate.py", "op_lookup.py", "ops.py")
+CALLS_OPS = tuple(str(HOME / "harness" / name) for name in ("ranks/candidate.py", "own_ops/ops.py"))
+"""The files that import and call the user's op: an error that came through one of them is the op's."""
 _OWN = tuple(str(HOME / name) + os.sep for name in PACKAGES)
 
 
@@ -64,7 +65,7 @@ def told(error: BaseException, op: str) -> dict[str, Any]:
         return {"kind": "system", "errno": error.errno, "message": error.strerror, "file": error.filename}
     text = "".join(traceback.format_exception(error))
     frames = traceback.extract_tb(error.__traceback__)
-    called = any(frame.filename.endswith(_CALLS_OPS) and frame.filename.startswith(_OWN) for frame in frames)
+    called = any(frame.filename in CALLS_OPS for frame in frames)
     if isinstance(error, Exception) and not (":" in op and called):
         return {"kind": "error", "name": type(error).__name__, "message": message_of(error), "traceback": text}
     own = [each for each in frames if not each.filename.startswith(_OWN) and not is_library(each.filename)]

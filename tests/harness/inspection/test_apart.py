@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import harness.cli
+from harness.inspection.op_process import CALLS_OPS
 from harness.system.processes import is_alive
 
 ROOT = Path(harness.cli.__file__).resolve().parents[1]
@@ -92,3 +93,16 @@ def _child(parent: int) -> int:
                 return int(pid)
         time.sleep(0.05)
     raise AssertionError("no child")
+
+
+def test_the_files_that_call_an_op_are_there() -> None:
+    assert CALLS_OPS
+    assert all(Path(name).is_file() for name in CALLS_OPS)
+
+
+def test_reveal_refuses_a_backend_by_the_flag_that_names_it() -> None:
+    status, _, err = ask("reveal", "--op", "triton", "--device", "cpu")
+    assert (status, err.splitlines()[-1].partition(", got")[0]) == (
+        2,
+        "grpo-verify: invalid request: --op: expected a backend that can run on cpu here",
+    )
