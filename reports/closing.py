@@ -45,7 +45,12 @@ def _matched_layouts(report: Report) -> str:
 def _quantity_words(matched: list[CaseResult]) -> str:
     counts = {sum(quantity.is_evidence for quantity in case.quantities) for case in matched}
     fewest = "" if len(counts) == 1 else f"{min(counts)} to "
-    return fewest + plural(max(counts), "quantity", "quantities")
+    unproven = dict.fromkeys(each.name for case in matched for each in case.quantities if not each.is_evidence)
+    if not unproven:
+        return fewest + plural(max(counts), "quantity", "quantities")
+    compared = max(len(case.quantities) for case in matched)
+    where = "" if len(counts) == 1 else " in every case"
+    return f"{fewest}{max(counts)} of {compared} quantities (not proven{where}: {', '.join(unproven)})"
 
 
 def _planted_words(report: Report) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from reports.cases import CaseResult, QuantityResult
-from reports.verdicts import Expect
+from reports.verdicts import Expect, Verdict
 
 _FULL = 0.995
 
@@ -11,7 +11,9 @@ _FULL = 0.995
 def evidence_lines(cases: Iterable[CaseResult]) -> Iterator[str]:
     """Yield a line about measured power and one about mostly-zero gradients, where either is partial."""
     quantities = [quantity for case in cases if case.expect is Expect.MATCH for quantity in case.quantities]
+    seen = {quantity.name for quantity in quantities if quantity.verdict is Verdict.DRIFT}
     power = _least(quantities, lambda quantity: quantity.power)
+    power = {name: chance for name, chance in power.items() if chance or name not in seen}
     if unproven := [name for name, chance in power.items() if not chance]:
         yield f"not proven in some case, where no changed summation order would show: {', '.join(unproven)}"
     if power:

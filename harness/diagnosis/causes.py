@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 CLOSE = 1e-2
 
 
-def factor_causes(factor: float, tp: int, dp: int) -> tuple[str, ...]:
-    """Likely causes of a constant factor in a layout tp x dp, most likely first."""
+OWN_COUNT = "each rank divides by its own count, of tokens or of sequences"
+
+
+def factor_causes(factor: float, tp: int, dp: int, *, loss_agrees: bool = False) -> tuple[str, ...]:
+    """Likely causes of a constant factor in a layout tp x dp, most likely first.
+
+    A divisor that is a rank's own shows in the loss too, which then does not agree.
+    """
     found = []
     if dp > 1 and _is(factor, dp):
-        found.append(f"dp size {dp}: summed over DP once too often, or divided by a rank's own token count")
+        own = "" if loss_agrees else ", or divided by a rank's own token count"
+        found.append(f"dp size {dp}: summed over DP once too often{own}")
     if dp > 1 and _is(factor, 1 / dp):
         found.append(f"dp size {dp}: averaged over DP where a sum belongs")
     if tp > 1 and _is(factor, tp):
@@ -38,6 +46,15 @@ def offset_causes(offset: float, tp: int) -> tuple[str, ...]:
         what = "the whole vocabulary" if offset < 0 else "a shard"
         return (f"log of tp size {tp}: {what} {side}",)
     return ("a constant added to every logit's normalizer: vocabulary padding, or a scale in the log-sum",)
+
+
+def disagreement_causes(values: Sequence[float], expected: float) -> tuple[str, ...]:
+    """Likely causes where each DP rank holds another value of what all should share."""
+    if _is(sum(values), expected):
+        return ("each rank keeps its own part of a sum: not summed over DP",)
+    if _is(sum(values) / len(values), expected):
+        return ("each rank keeps its own mean: not averaged over DP",)
+    return (f"not reduced over DP, or {OWN_COUNT}",)
 
 
 def _is(value: float, wanted: float) -> bool:

@@ -25,6 +25,7 @@ class Pattern(StrEnum):
     ZERO = "zero where a value is expected"
     FACTOR = "constant factor"
     RANK_FACTOR = "a factor per rank"
+    DISAGREE = "ranks hold different values"
     LOWER = "lower precision"
     ROUNDING = "rounding only"
     LOCAL_GROUPS = "each rank's own part of a group"

@@ -9,13 +9,16 @@ from functools import cached_property
 
 from harness.comparing.drift import Drift
 from harness.comparing.tally import Tally, merge
-from harness.diagnosis.causes import factor_causes, offset_causes
+from harness.diagnosis.causes import OWN_COUNT, disagreement_causes, factor_causes, offset_causes
 from harness.diagnosis.patterns import Fit, Pattern, fit, fit_local_groups, fit_offset, is_constant_factor
 from harness.diagnosis.stage_order import NAMES, STAGE_PREFIX, FirstStage, first_stage, in_order
 from harness.diagnosis.whereabouts import Whereabouts, whereabouts
 from reports.diagnosis import Diagnosis
 
 Place = tuple[int, int]
+PLURAL = ("active tokens", "advantages", "token terms", "clip counts")
+AGAIN = " (run "
+"""Behind the name of a quantity of a repeated run, with its number."""
 PLAIN = (Pattern.ROUNDING, Pattern.UNKNOWN)
 FIRST = (Pattern.NON_FINITE, Pattern.STD, Pattern.LOCAL_GROUPS, Pattern.OFFSET, Pattern.MOVED)
 """Patterns that name their cause, whichever stage shows them."""
@@ -55,6 +58,9 @@ class Evidence:
         """The pattern of the quantity."""
         if self.tally is None:
             return Fit(Pattern.UNKNOWN, detail=self._shapes())
+        if self.own_values:
+            words = ", ".join(f"{value:.6g} on dp {dp}" for dp, value in list(self.own_values.items())[:8])
+            return Fit(Pattern.DISAGREE, detail=f": {words}")
         if self.name == "token_logp" and (offset := fit_offset(self.tally.gross or self.tally)) is not None:
             return offset
         if self.name == "advantages" and (local := fit_local_groups(self.tally.gross or self.tally)) is not None:
@@ -64,6 +70,16 @@ class Evidence:
             words = ", ".join(f"{factor:.6g} on dp {dp}" for dp, factor in sorted(factors.items()))
             return Fit(Pattern.RANK_FACTOR, detail=f": {words}")
         return found
+
+    @cached_property
+    def own_values(self) -> dict[int, float]:
+        """A number that all should share, by DP rank, where each DP rank has a value of its own; else nothing."""
+        if any(drift.elements != 1 or drift.shard or not drift.floating for _, drift in self.seen):
+            return {}
+        values = {dp: drift.got for (_, dp), drift in self.drifted if drift.got}
+        found = {dp: float(got) for dp, got in sorted(values.items())}
+        differ = len(set(found.values())) == len(found) > 1 and all(map(math.isfinite, found.values()))
+        return found if differ and len(found) == len({dp for (_, dp), _ in self.seen}) else {}
 
     def _shapes(self) -> str:
         """What stands in for a pattern where tensors of different shapes or dtypes were not compared."""
@@ -95,19 +111,20 @@ def diagnose(evidence: Mapping[str, Evidence], layout: Place) -> Diagnosis | Non
     drifting = {name: each for name, each in evidence.items() if each.drifted}
     if not drifting:
         return None
-    stage = first_stage({name: bool(each.drifted) for name, each in evidence.items()})
     main = _main(drifting)
+    stage = _stage(evidence, main)
     where = whereabouts([place for place, _ in main.seen], main.telling, sharded=bool(main.seen[0][1].shard))
     found = main.fit
     if found.pattern is Pattern.UNKNOWN and where is not None:
         found = Fit(where.pattern)
     if found.pattern is Pattern.ROUNDING and where is not None and where.pattern is Pattern.SEQUENCES:
         where = None  # which sums happen to round otherwise says nothing
-    likely = _likely(found, layout)
+    likely = _likely(found, layout, main, loss_agrees=_agrees(evidence, "loss"))
     return Diagnosis(
         pattern=found.pattern.value,
-        words=_words(_shown(main.name), found, where, stage)
-        + (f" (likely {' or '.join(likely)})" if likely else ""),
+        words=_unrepeated(drifting)
+        + _words(_shown(main.name), found, where, stage, _verb(stage, evidence))
+        + (f" (likely {'; or '.join(likely)})" if likely else ""),
         stage=stage.name if stage else None,
         inputs=stage.inputs if stage else (),
         unseen=stage.unseen if stage else (),
@@ -129,7 +146,37 @@ def _main(drifting: Mapping[str, Evidence]) -> Evidence:
     return drifting[[*telling, *unknown, *fits][0]]
 
 
-def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage | None) -> str:
+def _stage(evidence: Mapping[str, Evidence], main: Evidence) -> FirstStage | None:
+    """The first stage that goes wrong as `main` does: another order of a sum is no cause of more than that."""
+    rounding = main.fit.pattern is Pattern.ROUNDING
+    return first_stage(
+        {name: bool(each.drifted) and (rounding or not _rounds(each)) for name, each in evidence.items()}
+    )
+
+
+def _rounds(evidence: Evidence) -> bool:
+    return bool(evidence.drifted) and evidence.fit.pattern is Pattern.ROUNDING
+
+
+def _agrees(evidence: Mapping[str, Evidence], name: str) -> bool:
+    return name in evidence and (not evidence[name].drifted or _rounds(evidence[name]))
+
+
+def _unrepeated(drifting: Mapping[str, Evidence]) -> str:
+    """What comes before all else: runs of one and the same layout that differ."""
+    again = [name for name in drifting if AGAIN in name]
+    return f"does not repeat: runs of one layout differ in {again[0].partition(AGAIN)[0]}; " if again else ""
+
+
+def _verb(stage: FirstStage | None, evidence: Mapping[str, Evidence]) -> str:
+    """Of the inputs of the stage."""
+    inputs = stage.inputs if stage else ()
+    rounded = any(NAMES.get(name) in inputs and _rounds(each) for name, each in evidence.items())
+    verb = "agrees" if len(inputs) == 1 and inputs[0] not in PLURAL else "agree"
+    return f"{verb} but for rounding" if rounded else verb
+
+
+def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage | None, verb: str) -> str:
     words = f"{found} in {name}"
     if where and found.pattern is where.pattern:
         words = f"{where.words} in {name}, without a known pattern"
@@ -138,7 +185,6 @@ def _words(name: str, found: Fit, where: Whereabouts | None, stage: FirstStage |
     if stage is None:
         return words
     if stage.inputs:
-        verb = "agrees" if len(stage.inputs) == 1 else "agree"
         return f"{words}; first stage to differ: {stage.name}, while {_listed(stage.inputs)} {verb}"
     return f"{words}; first stage to differ: {stage.name}"
 
@@ -152,12 +198,14 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _likely(found: Fit, layout: Place) -> tuple[str, ...]:
+def _likely(found: Fit, layout: Place, main: Evidence, *, loss_agrees: bool) -> tuple[str, ...]:
     tp, dp = layout
+    if found.pattern is Pattern.DISAGREE:
+        return disagreement_causes(list(main.own_values.values()), float(main.drifted[0][1].expected))
     if found.pattern is Pattern.LOCAL_GROUPS:
         return ("each rank normalizes over the rewards that it holds",)
     if found.value is None or not math.isfinite(found.value):
-        return ("each rank divides by its own token count",) if found.pattern is Pattern.RANK_FACTOR else ()
+        return (OWN_COUNT,) if found.pattern is Pattern.RANK_FACTOR else ()
     if found.pattern is Pattern.OFFSET:
         return offset_causes(found.value, tp)
-    return factor_causes(found.value, tp, dp)
+    return factor_causes(found.value, tp, dp, loss_agrees=loss_agrees)

@@ -282,5 +282,5 @@ def test_what_cases_of_a_row_have_in_common_says_what_it_counts(make_case: Maker
     assert shown in text
     assert "scores" not in text
     assert "at least" not in text
-    assert "same bits as 1x1 in 1 to 2 quantities" in text
+    assert "same bits as 1x1 in 1 to 2 of 2 quantities (not proven in every case: q0.0)" in text
     assert "lowest chance in any case that a changed summation order would show: q0.5 50.00%, q0.0 0.00%" in text

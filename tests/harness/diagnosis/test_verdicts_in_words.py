@@ -135,3 +135,54 @@ def test_other_wrong_advantages_are_not_called_a_ranks_own(
     (case,) = (each for each in verify_loss(op, "seed", [(1, dp)], repeat=1).cases if each.layout.dp > 1)
     assert case.diagnosis is not None
     assert case.diagnosis.pattern in ("only some sequences", "zero where a value is expected")
+
+
+def said(ranks: list[dict[str, tuple[float | list[float], float | list[float]]]]) -> str:
+    """The sentence on (expected, got) of each quantity, a mapping for each DP rank; vectors are [B]."""
+    seen = []
+    for dp, held in enumerate(ranks):
+        drifts = [compare(name, torch.tensor(wanted), torch.tensor(got)) for name, (wanted, got) in held.items()]
+        seen.append(((0, dp), drifts))
+    found = diagnose(gather_evidence(seen), (1, len(ranks)))
+    assert found is not None
+    return found.words
+
+
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ((0.75, -0.5), "each rank keeps its own part of a sum: not summed over DP"),
+        ((0.25, 0.26), "each rank keeps its own mean: not averaged over DP"),
+        ((3.0, 9.0), "not reduced over DP, or each rank divides by its own count, of tokens or of sequences"),
+    ],
+)
+def test_ranks_that_hold_values_of_their_own_are_told(values: tuple[float, float], cause: str) -> None:
+    expected = 0.255 if values[0] == 0.25 else 0.25
+    words = said([{"loss": (expected, value)} for value in values])
+    assert words.startswith(
+        f"ranks hold different values: {values[0]:.6g} on dp 0, {values[1]:.6g} on dp 1 in loss"
+    )
+    assert words.endswith(f"(likely {cause})")
+    assert "ranks hold" not in said([{"loss": (expected, values[0])}] * 2)
+
+
+def test_a_run_that_does_not_repeat_says_so_first() -> None:
+    words = said([{"loss": (1.0, 1.0), "loss (run 2)": (1.0, 1.5)}])
+    assert words.startswith("does not repeat: runs of one layout differ in loss; ")
+
+
+def test_a_rounding_names_no_stage_of_what_is_more_than_one() -> None:
+    up = 1.0 + 2.0**-23
+    terms = {"per_sequence_kl": ([1.0, 2.0], [up, 2.0]), "advantages": ([1.0, 2.0], [1.0, 2.0])}
+    words = said([terms | {"kl": (1.0, 2.0), "per_sequence_active_tokens": ([1.0, 2.0], [1.0, 2.0])}] * 2)
+    assert (
+        "in kl; first stage to differ: kl, while per-sequence kl and active tokens agree but for rounding" in words
+    )
+
+
+@pytest.mark.parametrize(("loss", "is_named"), [(1.0, False), (2.0, True)])
+def test_a_divisor_is_blamed_only_where_the_loss_shows_it_too(loss: float, is_named: bool) -> None:
+    held = {"loss": (1.0, loss), "grad_policy_logits": ([[[1.0, 3.0]]], [[[2.0, 6.0]]])}
+    words = said([held] * 2)
+    assert ("divided by a rank's own token count" in words) == is_named
+    assert "summed over DP once too often" in words
