@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from grpo_contract import GRPOVerifyError, ShardingSpec
-from harness.own_ops.ops import OWN, launch_of, resolve
+from harness.own_ops.ops import OWN, is_ours, launch_of, resolve
 from harness.planning.planned import PlannedCase
 from harness.ranks.case_result import case_result
 from harness.ranks.environment import environment
 from harness.ranks.given_batch import batch_of
-from harness.ranks.layout_runner import Runner, runner_of
+from harness.ranks.layout_runner import Runner, alone_of, runner_of
 from harness.ranks.power import measure_power, power_of_foreign
 from harness.ranks.rank_outcome import RankOutcome
-from harness.ranks.whole_result import known_quantities
 from harness.settings.verify_arguments import checked_layouts
 from loss_ops.batch import GlobalBatch
-from loss_ops.distributed_loss import DistributedGRPOLossOp
 from reports import CaseResult, Report
 
 Layout = tuple[int, int]
@@ -78,9 +76,9 @@ def _planned(layouts: Sequence[Layout], **fields: Any) -> list[PlannedCase]:
 
 
 def _power(op: Any, batch: GlobalBatch) -> dict[str, float]:
-    if isinstance(op, DistributedGRPOLossOp):
+    if is_ours(op):
         return measure_power(batch)
-    alone = lambda given: known_quantities(op(given, 1, 1), given)  # noqa: E731
+    alone = alone_of(op)
     return power_of_foreign(batch, alone(batch), alone)
 
 

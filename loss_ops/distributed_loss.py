@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,8 +32,11 @@ class DistributedGRPOLossOp:
     """GRPO loss over a TP x DP layout, with the same bits at every layout.
 
     `backend` and `launch` identify the kernels; ranks that differ in them are refused by preflight.
-    `on_collective` is called with its purpose before every collective of this op.
+    `on_collective` is called with its purpose before every collective of this op. `own_stages` are those that its
+    promise is made with.
     """
+
+    own_stages: ClassVar[Stages] = NATIVE_STAGES
 
     def __init__(
         self,

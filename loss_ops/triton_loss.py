@@ -32,6 +32,8 @@ Gradient = Literal["backward", "forward"]
 class TritonDistributedGRPOLossOp(DistributedGRPOLossOp):
     """The sharded op on Triton kernels; `launch` is their configuration and part of the numeric identity."""
 
+    own_stages = TRITON_STAGES
+
     def __init__(
         self,
         stages: Stages = TRITON_STAGES,

@@ -16,6 +16,7 @@ from grpo_contract import GRPOLossContract, InputError, Problem
 from harness.own_ops.loss_signature import CALLABLE, OP, call_problem
 from harness.system.error_text import named
 from loss_ops import kernel_registry
+from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.quantities import GRADIENT, REPLICATED
 
 OWN = "grpo_loss"
@@ -82,6 +83,16 @@ def _misfit(function: Callable[..., Any]) -> str | None:
 class _FunctionOp:
     def __init__(self, function: Any) -> None:
         self.apply = function
+
+
+def is_of_our_class(op: Any) -> bool:
+    """Whether calls of `op` are ours, which check themselves and leave their inputs alone; no user's subclass."""
+    return isinstance(op, DistributedGRPOLossOp) and type(op).__module__.partition(".")[0] == "loss_ops"
+
+
+def is_ours(op: Any) -> bool:
+    """Whether `op` is ours and unchanged: what is measured of the native op's sums is then true of its own."""
+    return is_of_our_class(op) and op.stages is op.own_stages
 
 
 def launch_of(op: Any) -> dict[str, Any]:

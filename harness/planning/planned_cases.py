@@ -91,8 +91,6 @@ def _layout_cases(
     for layout in layouts:
         # Layouts nobody asked for by name are left out where a batch is too small; the others were refused.
         skip = None if asks_for_degrees(config) else unfit(layout, batch.contract)
-        if config.virtual and ":" in config.op:
-            skip = "an op of your own calls torch.distributed itself, which virtual ranks cannot answer"
         name = f"{_group(batch, seed)}/{named(layout)}"
         yield {
             "name": name,

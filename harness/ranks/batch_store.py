@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, ShardingSpec
-from harness.own_ops.ops import LossOp
+from harness.own_ops.ops import LossOp, is_ours
 from harness.planning.planned import BatchPlan
 from harness.ranks import batches
 from harness.ranks.candidate import Groups, run_candidate
 from harness.ranks.sensitivity import disturb
 from loss_ops.batch import GlobalBatch
-from loss_ops.distributed_loss import DistributedGRPOLossOp
 
 Quantities = dict[str, Tensor]
 DIGEST_CHARACTERS = 32
@@ -45,7 +44,7 @@ class BatchStore:
             if known is op:
                 return quantities
         found = run_alone(op, batch)
-        if not isinstance(op, DistributedGRPOLossOp):
+        if not is_ours(op):
             disturb(lambda moved: run_alone(op, moved), batch)
         self._baselines.append((op, found))
         return found
@@ -54,7 +53,7 @@ class BatchStore:
         """The chance that another summation order would show in `op`'s numbers on `batch`."""
         from harness.ranks.power import measure_power, power_of_foreign
 
-        if isinstance(op, DistributedGRPOLossOp):
+        if is_ours(op):
             return measure_power(batch)
         try:
             baseline = self.baseline(op, batch)

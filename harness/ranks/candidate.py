@@ -15,6 +15,7 @@ from harness.comparing.ulp import raw_bits
 from harness.launching.status import Phase, StatusWriter
 from harness.own_ops.ops import (
     LossOp,
+    is_of_our_class,
     loss_of,
     not_plain,
     own_copies,
@@ -58,7 +59,7 @@ def run_candidate(
     where it shows them, `notes` is told which inputs a foreign op has overwritten.
     """
     call = given = batch.shard(sharding)
-    if not isinstance(op, DistributedGRPOLossOp):
+    if not is_of_our_class(op):
         _report(status, Phase.PREFLIGHT)
         _preflight(replace(call, contract=contract or batch.contract), groups)  # ours does this itself
         call = _own_copy(call)

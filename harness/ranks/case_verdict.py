@@ -36,6 +36,8 @@ def _verdict(outcomes: Sequence[RankOutcome], quantities: Sequence[QuantityResul
         words = errors[0][1] if alike else f"{count} of {len(outcomes)} ranks: " + " | ".join(e[1] for e in errors)
         return Verdict.REFUSED, words
     for outcome in outcomes:
+        if outcome.skipped:
+            return Verdict.SKIPPED, outcome.skipped
         if outcome.inconclusive:
             return Verdict.INCONCLUSIVE, outcome.inconclusive
     if any(quantity.mismatched for quantity in quantities):

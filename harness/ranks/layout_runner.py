@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from grpo_contract import InputError, Problem
+from harness.own_ops.ops import is_ours
 from harness.planning.planned import PlannedCase
 from harness.ranks.rank_outcome import RankOutcome
 from harness.ranks.sensitivity import disturb
@@ -42,8 +43,17 @@ def _takes_groups(function: Callable[..., Any]) -> bool:
         return False
 
 
+def alone_of(op: Any) -> Callable[[GlobalBatch], Mapping[str, Tensor]]:
+    """What gives the quantities of `op` at 1x1."""
+    if isinstance(op, DistributedGRPOLossOp):
+        return lambda batch: run_layout(batch, 1, 1, op=op).quantities()
+    return lambda batch: known_quantities(op(batch, 1, 1), batch)
+
+
 def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
     expected = run_layout(batch, 1, 1, op=op).quantities()
+    if not is_ours(op):
+        disturb(alone_of(op), batch)
 
     def run(case: PlannedCase) -> list[RankOutcome]:
         outcomes = run_virtual_case(op, batch, case.layout, expected, repeat=case.repeat)
@@ -53,8 +63,9 @@ def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
 
 
 def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
-    expected = known_quantities(op(batch, 1, 1), batch)
-    disturb(lambda moved: op(moved, 1, 1), batch)
+    alone = alone_of(op)
+    expected = dict(alone(batch))
+    disturb(alone, batch)
 
     def run(case: PlannedCase) -> list[RankOutcome]:
         tries = [known_quantities(op(batch, *case.layout), batch) for _ in range(case.repeat)]

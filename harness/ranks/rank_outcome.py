@@ -10,7 +10,8 @@ from harness.comparing.drift import Drift
 
 
 class RankOutcome(BaseModel):
-    """One rank's part: what it compared, or the error that refused the call. Times are in seconds.
+    """One rank's part: what it compared, or the error that refused the call, or why there was
+    nothing to do. Times are in seconds.
 
     `stages` are comparisons of what the op shows between its inputs and its quantities; they only explain.
     """
@@ -23,6 +24,7 @@ class RankOutcome(BaseModel):
     stages: tuple[Drift, ...] = ()
     error: tuple[str, str] | None = None
     inconclusive: str | None = None
+    skipped: str | None = None
     notes: tuple[str, ...] = ()
     seed: int | None = None
     seconds: float = 0.0

@@ -17,6 +17,11 @@ from harness.ranks.virtual_run import run_virtual_case
 from loss_ops.controls import contract_on_rank
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 
+NOT_DRIVEN = (
+    "the op is no DistributedGRPOLossOp of loss_ops: it may call torch.distributed itself, which virtual ranks"
+    " cannot answer; leave --virtual away"
+)
+
 
 class VirtualRankRun(RankRun):
     """The only process of its run."""
@@ -31,12 +36,14 @@ class VirtualRankRun(RankRun):
         except GRPOVerifyError as error:
             outcomes = [RankOutcome(tp_rank=0, dp_rank=0, error=(error.code, str(error)))]
         spent = {"seconds": time.perf_counter() - started, "seed": seed}
-        power = {} if outcomes[0].error else self.power_of(case)
+        power = {} if outcomes[0].error or outcomes[0].skipped else self.power_of(case)
         self._write(case, [each.model_copy(update=spent) for each in outcomes], power)
 
     def _virtual_outcomes(self, case: PlannedCase, seed: int | None) -> list[RankOutcome]:
         if self.lacks_seed(case, seed):
             return [RankOutcome(tp_rank=0, dp_rank=0, inconclusive=NO_SEED)]
+        if not case.fault and not isinstance(self.op, DistributedGRPOLossOp):
+            return [RankOutcome(tp_rank=0, dp_rank=0, skipped=NOT_DRIVEN)]
         batch = self.store.batch(case.batch, seed)
         if case.fault:
             fault = self.fault_run(case)
