@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from grpo_contract import GRPOVerifyError, ShardingSpec
 from harness.own_ops.ops import LossOp, is_ours
 from harness.planning.planned import BatchPlan
 from harness.ranks import batches
-from harness.ranks.candidate import Groups, run_candidate
+from harness.ranks.candidate import NO_GROUPS, Groups, run_candidate
 from harness.ranks.sensitivity import disturb
 from loss_ops.batch import GlobalBatch
 
@@ -24,6 +25,8 @@ class BatchStore:
 
     def __init__(self, planned: Mapping[str, BatchPlan], device: torch.device) -> None:
         self._planned, self._device = planned, device
+        self.alone = NO_GROUPS
+        """Of a call at 1x1."""
         self._held: tuple[tuple[str, int | None], GlobalBatch] | None = None
         self._baselines: list[tuple[LossOp, Quantities]] = []
         self._digests: tuple[Quantities, dict[str, str]] | None = None
@@ -39,13 +42,13 @@ class BatchStore:
     def baseline(self, op: LossOp, batch: GlobalBatch) -> Quantities:
         """What `op` gives for `batch` on one rank alone. Raises what the op raises."""
         if self._held is None or batch is not self._held[1]:
-            return run_alone(op, batch)
+            return self._run_alone(op, batch)
         for known, quantities in self._baselines:
             if known is op:
                 return quantities
-        found = run_alone(op, batch)
+        found = self._run_alone(op, batch)
         if not is_ours(op):
-            disturb(lambda moved: run_alone(op, moved), batch)
+            disturb(partial(self._run_alone, op), batch)
         self._baselines.append((op, found))
         return found
 
@@ -59,7 +62,10 @@ class BatchStore:
             baseline = self.baseline(op, batch)
         except GRPOVerifyError:  # the case itself says so
             return {}
-        return power_of_foreign(batch, baseline, lambda moved: run_alone(op, moved))
+        return power_of_foreign(batch, baseline, partial(self._run_alone, op))
+
+    def _run_alone(self, op: LossOp, batch: GlobalBatch) -> Quantities:
+        return run_alone(op, batch, self.alone)
 
     def digests(self, op: LossOp, batch: GlobalBatch) -> dict[str, str]:
         """What stands for the bits of `op`'s baseline in a report."""
@@ -76,9 +82,9 @@ def digests_of(quantities: Quantities) -> dict[str, str]:
     return {name: digest_of(name, value).digest[:DIGEST_CHARACTERS] for name, value in quantities.items()}
 
 
-def run_alone(op: LossOp, batch: GlobalBatch) -> Quantities:
+def run_alone(op: LossOp, batch: GlobalBatch, groups: Groups = NO_GROUPS) -> Quantities:
     """The quantities of `op` at 1x1."""
-    return run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups())
+    return run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), groups)
 
 
 def build_batch(planned: BatchPlan, seed: int | None) -> GlobalBatch:

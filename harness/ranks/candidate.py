@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,10 +38,17 @@ BY_SEQUENCE = ("per_sequence_policy", "per_sequence_kl", "per_sequence_active_to
 
 @dataclass(frozen=True)
 class Groups:
-    """This rank's process groups in one layout; None on an axis of degree 1."""
+    """This rank's process groups in one layout; None on an axis of degree 1.
+
+    `world` is what a foreign op is called in: a world of this layout's ranks alone.
+    """
 
     tp: dist.ProcessGroup | None = None
     dp: dist.ProcessGroup | None = None
+    world: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+NO_GROUPS = Groups()
 
 
 def run_candidate(
@@ -64,25 +72,26 @@ def run_candidate(
         _preflight(replace(call, contract=contract or batch.contract), groups)  # ours does this itself
         call = _own_copy(call)
     logits = call.policy_local_logits.detach().requires_grad_()
-    _report(status, Phase.FORWARD)
-    result = op.apply(
-        logits,
-        call.action_ids,
-        call.old_logps,
-        call.rewards,
-        contract=contract or batch.contract,
-        sharding=sharding,
-        completion_mask=call.completion_mask,
-        ref_local_logits=call.ref_local_logits,
-        tp_group=groups.tp,
-        dp_group=groups.dp,
-        **({"observe": observe} if observe and shows_stages(op) else {}),
-    )
-    if observe is not None:
-        for name, stage in stages_of(result).items():
-            observe(name, stage)
-    _report(status, Phase.BACKWARD)
-    gradient = _backward(result, logits)
+    with nullcontext() if is_of_our_class(op) else groups.world():
+        _report(status, Phase.FORWARD)
+        result = op.apply(
+            logits,
+            call.action_ids,
+            call.old_logps,
+            call.rewards,
+            contract=contract or batch.contract,
+            sharding=sharding,
+            completion_mask=call.completion_mask,
+            ref_local_logits=call.ref_local_logits,
+            tp_group=groups.tp,
+            dp_group=groups.dp,
+            **({"observe": observe} if observe and shows_stages(op) else {}),
+        )
+        if observe is not None:
+            for name, stage in stages_of(result).items():
+                observe(name, stage)
+        _report(status, Phase.BACKWARD)
+        gradient = _backward(result, logits)
     if notes is not None and call is not given:
         notes += [*_overwritten(given, call), *unknown_keys(result)]
     if not isinstance(result, GRPOLossResult):

@@ -14,14 +14,16 @@ from harness.comparing.frame import Frame
 from harness.files.rundir import RunDir
 from harness.launching.shared_nccl import switch_on
 from harness.launching.status import CaseRef, Phase, StatusWriter
-from harness.own_ops.ops import OWN, LossOp, launch_of, resolve
+from harness.own_ops.ops import OWN, LossOp, is_of_our_class, is_ours, launch_of, resolve
 from harness.planning.planned import Plan, PlannedCase
 from harness.provenance.imported_files import note_imported
 from harness.ranks.batch_store import BatchStore
-from harness.ranks.candidate import Groups, run_candidate
+from harness.ranks.candidate import NO_GROUPS, Groups, run_candidate
 from harness.ranks.environment import check_environment, environment
 from harness.ranks.fault_run import FaultRun
 from harness.ranks.fault_seeds import NO_SEED, agreed_seeds, is_searched
+from harness.ranks.layout_world import LayoutWorlds
+from harness.ranks.meeting import collective_timeout
 from harness.ranks.rank_comparison import compare_rank, compare_runs
 from harness.ranks.rank_groups import device_of, session
 from harness.ranks.rank_outcome import RankOutcome, have_drifted
@@ -58,8 +60,17 @@ class RankRun:
         todo = [case for case in self.plan.cases if case.skip is None]
         layouts = self._grouped_layouts(todo)
         with session(self.plan, self.device, self.rundir, layouts, self.status, launch) as self._groups:
+            self._give_worlds()
             for case in todo:
                 self.run_case(case)
+
+    def _give_worlds(self) -> None:
+        """A foreign op sees the ranks of its layout and no others."""
+        if is_of_our_class(self.op) or not self._groups:
+            return
+        worlds = LayoutWorlds(self._groups, self.rank, collective_timeout(self.plan.timeout))
+        self._groups = {layout: worlds.added(layout, groups) for layout, groups in self._groups.items()}
+        self.store.alone = worlds.added((1, 1), NO_GROUPS)
 
     def run_case(self, case: PlannedCase) -> None:
         """Run `case` on the ranks of its layout, look at it on all, write its result on rank 0."""
@@ -77,7 +88,9 @@ class RankRun:
         if measures and not takes_part:
             self.status.update(case=ref, idle=True, phase=Phase.COMPARE)
         self.status.tick()
-        outcomes, powers = gather_reports(RankReport(outcome=outcome, power=power))
+        found = outcome is not None and outcome.error is None
+        digests = self._digests_of(case) if found and not is_ours(self.op) else {}
+        outcomes, powers = gather_reports(RankReport(outcome=outcome, power=power, baseline=digests))
         if case.fault is None and have_drifted(outcomes):
             outcomes, _ = gather_reports(RankReport(outcome=self._with_stages(case, outcome)))
         if self.rank == 0:
@@ -92,7 +105,7 @@ class RankRun:
         batch = self.store.batch(case.batch, case.seed)
         sharding = ShardingSpec.even(*case.layout, rank=self.rank, contract=batch.contract)
         try:
-            return with_rank_stages(outcome, self.op, batch, sharding, self._groups[case.layout])
+            return with_rank_stages(outcome, self.op, batch, sharding, self._groups[case.layout], self.store.alone)
         except GRPOVerifyError as error:  # the drift stands, whatever comes of explaining it
             note = f"could not be run again to look between its stages: {error}"
             return outcome.model_copy(update={"notes": (*outcome.notes, note)})

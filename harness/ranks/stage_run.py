@@ -18,7 +18,7 @@ from harness.comparing.drift import Drift
 from harness.comparing.frame import Frame
 from harness.diagnosis.stage_order import STAGE_PREFIX
 from harness.own_ops.ops import LossOp
-from harness.ranks.candidate import Groups, run_candidate
+from harness.ranks.candidate import NO_GROUPS, Groups, run_candidate
 from harness.ranks.rank_outcome import RankOutcome, have_drifted
 from loss_ops.batch import GlobalBatch
 from loss_ops.checked_program import Checks, checked_program
@@ -51,14 +51,20 @@ def _recorder(kept: Stages) -> Callable[[str, Tensor], None]:
 
 
 def with_rank_stages(
-    outcome: RankOutcome, op: LossOp, batch: GlobalBatch, sharding: ShardingSpec, groups: Groups
+    outcome: RankOutcome,
+    op: LossOp,
+    batch: GlobalBatch,
+    sharding: ShardingSpec,
+    groups: Groups,
+    alone: Groups = NO_GROUPS,
 ) -> RankOutcome:
-    """The outcome of a real rank with its stages. Every rank of the layout has to call this in step."""
+    """The outcome of a real rank with its stages. Every rank of the layout has to call this in step.
+
+    `alone` are the groups of a call at 1x1.
+    """
     expected: Stages = {}
     got: Stages = {}
-    run_candidate(
-        op, batch, ShardingSpec.even(1, 1, contract=batch.contract), Groups(), observe=_recorder(expected)
-    )
+    run_candidate(op, batch, ShardingSpec.even(1, 1, contract=batch.contract), alone, observe=_recorder(expected))
     run_candidate(op, batch, sharding, groups, observe=_recorder(got))
     return outcome.model_copy(update={"stages": compare_stages(expected, got, batch, sharding)})
 

@@ -236,3 +236,69 @@ def test_a_rank_that_fails_alone_is_named(tmp_path: Path) -> None:
     assert "no memory left on this rank alone" in run.report.culprit
     failed = [case for case in run.report.cases if case.verdict is Verdict.FAILED]
     assert [str(case.layout) for case in failed] == ["1x2"]
+
+
+# An op that asks which rank it is, or how many there are
+
+ASKS = """
+    import os
+    import torch.distributed as dist
+    from loss_ops import kernel_registry
+
+    def called(tensors, context):
+        found = kernel_registry.get_loss_op(context["contract"], device="cpu").op.apply(*tensors, **context)
+        names = ("loss", "policy_loss", "kl", "per_sequence_policy", "per_sequence_kl", "advantages")
+        return {name: getattr(found, name) for name in names}
+
+    def scaled(number):
+        def op(*tensors, **context):
+            found = called(tensors, context)
+            return found | {"loss": found["loss"] * number()}
+        return op
+
+    world_size = scaled(lambda: dist.get_world_size())
+    rank = scaled(lambda: 1 + dist.get_rank())
+    variable = scaled(lambda: int(os.environ["WORLD_SIZE"]))
+    local_rank = scaled(lambda: 1 + int(os.environ["LOCAL_RANK"]))
+
+    def world_group(*tensors, **context):
+        found = called(tensors, context)
+        total = found["kl"].detach().clone()
+        dist.all_reduce(total)
+        return found | {"kl": total / dist.get_world_size()}
+
+    def kl_on_rank_0(*tensors, **context):
+        found = called(tensors, context)
+        return {name: value for name, value in found.items() if name != "kl" or os.environ["LOCAL_RANK"] == "0"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("world_size", 1, "constant factor 2 in loss"),
+        ("rank", 1, "constant factor 2 in loss"),
+        ("variable", 1, "constant factor 2 in loss"),
+        ("local_rank", 2, "at 1x1: expected the same bits on every rank, got others on rank (tp 0, dp 1)"),
+        ("kl_on_rank_0", 2, "kl at 1x1: expected the same bits on every rank"),
+    ],
+)
+def test_an_op_that_depends_on_the_ranks_around_it_is_seen(
+    name: str, status: int, words: str, tmp_path: Path
+) -> None:
+    run = command(
+        tmp_path, "--op", f"my_op:{name}", "--layouts", "1x2", "--batch", "seed", "--no-controls", module=ASKS
+    )
+    case = run.case("seed/s0/1x2")
+    told = case.reason if case.diagnosis is None else case.diagnosis.words
+    assert run.status == status, run.err
+    assert words in (told or "")
+
+
+def test_the_default_group_of_an_op_is_its_layout(tmp_path: Path) -> None:
+    """Four ranks are started, and each layout is a job of its own."""
+    run = command(
+        tmp_path, "--op", "my_op:world_group", "--tp", "2", "--dp", "2", "--batch", "seed", "--no-controls",
+        module=ASKS,
+    )  # fmt: skip
+    assert set(run.verdicts("seed/").values()) == {Verdict.MATCH}, run.report
