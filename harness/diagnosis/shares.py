@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.comparing.bins import Bins
 from harness.comparing.tally import Tally
-from harness.diagnosis.verdict import Evidence
+from harness.diagnosis.evidence import Evidence
 from reports.diagnosis import Bin, HeatMap, RankShare, Shares
 
 

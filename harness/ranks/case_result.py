@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.comparing.drift import Drift
-from harness.diagnosis.verdict import Evidence, diagnose, gather_evidence
+from harness.diagnosis.evidence import Evidence, gather_evidence
+from harness.diagnosis.verdict import diagnose
 from harness.planning.planned import PlannedCase
 from harness.ranks.case_verdict import case_verdict
 from harness.ranks.quantity_result import quantity_result

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from harness.comparing.drift import Drift
+from harness.diagnosis.evidence import Evidence
 from harness.diagnosis.patterns import Pattern
 from harness.diagnosis.shares import heat_map, shares
-from harness.diagnosis.verdict import Evidence
 from harness.ranks.rank_outcome import RankOutcome
 from reports.cases import FirstDrift, QuantityResult, Rank
 from reports.verdicts import Verdict

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from harness.comparing.comparison import compare
-from harness.diagnosis.verdict import diagnose, gather_evidence
+from harness.diagnosis.evidence import gather_evidence
+from harness.diagnosis.verdict import diagnose
 from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.virtual_layout import run_layout
