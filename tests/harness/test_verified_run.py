@@ -302,3 +302,47 @@ def test_the_default_group_of_an_op_is_its_layout(tmp_path: Path) -> None:
         module=ASKS,
     )  # fmt: skip
     assert set(run.verdicts("seed/").values()) == {Verdict.MATCH}, run.report
+
+
+# Virtual ranks and an op of one's own
+
+STAGED = """
+    from dataclasses import replace
+    from loss_ops.distributed_loss import DistributedGRPOLossOp
+    from loss_ops.stages import NATIVE_STAGES
+
+    def in_halves(terms_ST, active_ST, inputs):
+        total = NATIVE_STAGES.token_sum(terms_ST, active_ST, inputs)
+        return total * (1 + 2.0**-23) if inputs.sharding.dp_degree > 1 else total
+
+    class Good(DistributedGRPOLossOp):
+        pass
+
+    class Bad(DistributedGRPOLossOp):
+        def __init__(self):
+            super().__init__(replace(NATIVE_STAGES, token_sum=in_halves))
+
+    def own_collectives(*tensors, **context):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "verdicts"),
+    [
+        ("Good", 0, {"1x1": Verdict.MATCH, "1x2": Verdict.MATCH, "2x1": Verdict.MATCH}),
+        ("Bad", 1, {"1x1": Verdict.MATCH, "1x2": Verdict.DRIFT, "2x1": Verdict.MATCH}),
+        ("own_collectives", 3, dict.fromkeys(("1x1", "1x2", "2x1"), Verdict.SKIPPED)),
+    ],
+)
+def test_virtual_ranks_drive_what_leaves_its_gathers_to_them(
+    name: str, status: int, verdicts: dict[str, Verdict], tmp_path: Path
+) -> None:
+    layouts = ("--layouts", ",".join(verdicts))
+    run = command(
+        tmp_path, "--op", f"my_op:{name}", "--virtual", *layouts, "--batch", "seed", "--no-controls", module=STAGED
+    )
+    assert run.status == status, run.err
+    assert run.verdicts("seed/") == {f"seed/s0/{layout}": verdict for layout, verdict in verdicts.items()}
+    reasons = {case.reason for case in run.report.cases if case.verdict is Verdict.SKIPPED}
+    assert all("may call torch.distributed itself" in (reason or "") for reason in reasons)

@@ -72,12 +72,6 @@ def test_a_virtual_plan_takes_one_process_and_says_what_it_enlarged() -> None:
     assert plan.batches["seed"].notes[0].startswith("batch seed enlarged to 16 sequences")
 
 
-def test_virtual_ranks_skip_ops_that_bring_their_own_collectives() -> None:
-    config = RunConfig(virtual=True, tp=2, op="mine:op", batch=("seed",), controls="off")
-    plan = make_plan(config, device="cpu", available_ranks=None, faults=(), transport="virtual")
-    assert all("torch.distributed itself" in (case.skip or "") for case in plan.cases)
-
-
 def test_virtual_layouts_have_a_largest() -> None:
     config = RunConfig(virtual=True, tp=128)
     with pytest.raises(RequestError, match="virtual layouts up to 64x512, got 128x1"):
