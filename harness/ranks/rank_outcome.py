@@ -29,6 +29,11 @@ class RankOutcome(BaseModel):
     seed: int | None = None
     seconds: float = 0.0
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the op was run and gave what could be compared."""
+        return self.error is None and self.skipped is None
+
 
 def have_drifted(outcomes: Iterable[RankOutcome]) -> bool:
     """Whether any rank saw a difference."""

@@ -88,7 +88,7 @@ class RankRun:
         if measures and not takes_part:
             self.status.update(case=ref, idle=True, phase=Phase.COMPARE)
         self.status.tick()
-        found = outcome is not None and outcome.error is None
+        found = outcome is not None and outcome.has_numbers
         digests = self._digests_of(case) if found and not is_ours(self.op) else {}
         outcomes, powers = gather_reports(RankReport(outcome=outcome, power=power, baseline=digests))
         if case.fault is None and have_drifted(outcomes):
@@ -118,8 +118,8 @@ class RankRun:
             case,
             outcomes,
             transport=self.plan.transport,
-            power={} if outcomes[0].error else power,
-            digests={} if outcomes[0].error else self._digests_of(case),
+            power=power if outcomes[0].has_numbers else {},
+            digests=self._digests_of(case) if outcomes[0].has_numbers else {},
             must_show=fault.quantities if fault else (),
             pattern=fault.pattern_at(case.layout) if fault else None,
             must_say=fault.must_say if fault else None,

@@ -36,7 +36,7 @@ class VirtualRankRun(RankRun):
         except GRPOVerifyError as error:
             outcomes = [RankOutcome(tp_rank=0, dp_rank=0, error=(error.code, str(error)))]
         spent = {"seconds": time.perf_counter() - started, "seed": seed}
-        power = {} if outcomes[0].error or outcomes[0].skipped else self.power_of(case)
+        power = self.power_of(case) if outcomes[0].has_numbers else {}
         self._write(case, [each.model_copy(update=spent) for each in outcomes], power)
 
     def _virtual_outcomes(self, case: PlannedCase, seed: int | None) -> list[RankOutcome]:
