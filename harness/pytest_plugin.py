@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MARKER = "verify_layouts"
 OPTIONS = ("layouts", "batch", "repeat", "seed")
 WIDTH = 100
+VERIFIED = pytest.StashKey[bool]()
 
 
 class VerifyLayouts(Protocol):
@@ -35,6 +36,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     about = f"{MARKER}({', '.join(f'{name}=...' for name in OPTIONS)}): defaults of the fixture {MARKER}"
     config.addinivalue_line("markers", about)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a marked test that ends well and has verified nothing."""
+    yield
+    if _is_marked(item) and VERIFIED not in item.stash:
+        asked = MARKER in getattr(item, "fixturenames", ())
+        lacks = "never calls the fixture" if asked else "does not use the fixture"
+        pytest.fail(f"marked {MARKER}, but nothing was verified: the test {lacks} {MARKER}", pytrace=False)
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    """By a marker of its own; one of its class or module only gives defaults to tests that use the fixture."""
+    if MARKER in getattr(item, "fixturenames", ()):
+        return item.get_closest_marker(MARKER) is not None
+    return any(each.name == MARKER for each in item.own_markers)
 
 
 @pytest.fixture
@@ -58,6 +76,7 @@ def _bound(node: pytest.Item) -> VerifyLayouts:
         from harness.verify import verify_loss
         from reports import render
 
+        node.stash[VERIFIED] = True
         report = verify_loss(op, **{**defaults, **options})
         node.user_properties.append(("grpo_verify", report.verdict.value))
         if report.exit_status:

@@ -73,3 +73,50 @@ def test_a_wrong_marker_is_named_and_nothing_proven_fails(project: pytest.Pytest
     result = run(project, "-p", "harness.pytest_plugin")
     result.stdout.fnmatch_lines(["*expected layouts, batch, repeat, seed, got layout*", "*INCONCLUSIVE*"])
     result.assert_outcomes(failed=1, errors=1)
+
+
+MARKED = """
+import pytest
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+def test_without():
+    pass
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+def test_never_called(verify_layouts):
+    pass
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+def test_skipped(verify_layouts):
+    pytest.skip("not here")
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+def test_of_another_kind(verify_layouts):
+    assert 1 == 2, "its own reason"
+
+@pytest.fixture
+def report(verify_layouts):
+    return verify_layouts()
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+def test_through_another_fixture(report):
+    assert report.verdict == "match"
+
+@pytest.mark.verify_layouts(layouts=["1x2"])
+class TestDefaults:
+    def test_beside(self):
+        pass
+
+    def test_asks_later(self, request):
+        request.getfixturevalue("verify_layouts")()
+"""
+
+
+def test_a_marked_test_that_verifies_nothing_fails(project: pytest.Pytester) -> None:
+    project.makepyfile(MARKED)
+    result = run(project, "-p", "harness.pytest_plugin")
+    result.assert_outcomes(passed=3, failed=3, skipped=1)
+    nothing = "marked verify_layouts, but nothing was verified: the test"
+    result.stdout.fnmatch_lines([f"{nothing} does not use the fixture verify_layouts"])
+    result.stdout.fnmatch_lines([f"{nothing} never calls the fixture verify_layouts"])
+    result.stdout.fnmatch_lines(["*its own reason*"])
