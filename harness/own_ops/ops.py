@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -20,6 +20,9 @@ from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.quantities import GRADIENT, REPLICATED
 
 OWN = "grpo_loss"
+PLAIN = "a dense tensor of real numbers"
+BY_PLACE = ("loss", "policy_loss", "kl")
+"""The quantities in a tuple without names."""
 
 
 class LossOp(Protocol):
@@ -105,9 +108,13 @@ def loss_of(result: Any) -> Any:
     """The loss of a foreign result: the attribute or key `loss`, or the first of a tuple; None without one."""
     if isinstance(result, Mapping):
         return result.get("loss")
-    if isinstance(result, tuple) and not hasattr(result, "loss"):
+    if _is_nameless(result):
         return result[0] if result else None
     return getattr(result, "loss", None)
+
+
+def _is_nameless(result: Any) -> bool:
+    return isinstance(result, tuple) and not hasattr(result, "loss")
 
 
 def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
@@ -116,8 +123,8 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     Copies: an op may use its output buffers again. Raises InputError for a quantity that is no tensor, and for
     a key that looks like a quantity's name misspelt: neither would be compared.
     """
-    if isinstance(result, tuple) and not hasattr(result, "loss"):
-        result = dict(zip(("loss", "policy_loss", "kl"), result, strict=False))
+    if _is_nameless(result):
+        result = dict(zip(BY_PLACE, result, strict=False))
     held = result if isinstance(result, Mapping) else {name: getattr(result, name, None) for name in REPLICATED}
     offered = {name: held.get(name) for name in REPLICATED}
     tensors = {name: value for name, value in offered.items() if isinstance(value, Tensor)}
@@ -128,12 +135,15 @@ def quantities_of(result: Any, gradient: Tensor) -> dict[str, Tensor]:
     return own_copies(tensors)
 
 
-def unknown_keys(result: Any) -> list[str]:
-    """A line that names the tensors of a mapping which are no quantities, and so are not compared."""
-    held = result if isinstance(result, Mapping) else {}
-    names = [str(key) for key, value in held.items() if isinstance(value, Tensor) and key not in REPLICATED]
-    known = ", ".join(REPLICATED)
-    return [f"not compared are the op's {', '.join(names)}: the names compared are {known}"] if names else []
+def unknown_keys(result: Any, known: Sequence[str] = REPLICATED) -> list[str]:
+    """A line that names the tensors of a mapping or tuple which are no quantities, and so are not compared."""
+    held, kind = (result if isinstance(result, Mapping) else {}), "names"
+    if _is_nameless(result):
+        held = {f"tuple element {place}": value for place, value in enumerate(result, start=1)}
+        held, known, kind = dict(list(held.items())[len(BY_PLACE) :]), BY_PLACE, "first elements"
+    names = [str(key) for key, value in held.items() if isinstance(value, Tensor) and key not in known]
+    told = f"the {kind} compared are {', '.join(known)}"
+    return [f"not compared are the op's {', '.join(names)}: {told}"] if names else []
 
 
 def own_copies(quantities: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -163,18 +173,23 @@ def _not_tensors(held: Mapping[Any, Any]) -> list[Problem]:
 
 
 def not_plain(tensors: Mapping[str, Tensor]) -> list[Problem]:
-    """Tensors whose elements cannot be compared: without values, complex, or not stored element by element."""
-    found = []
-    for name, value in tensors.items():
-        odd = [
-            "on the device meta" if value.is_meta else "",
-            f"of {value.dtype}" if value.is_complex() or value.is_quantized else "",
-            f"in the layout {value.layout}" if value.layout is not torch.strided else "",
-        ]
-        if any(odd):
-            got = f"a tensor {', '.join(filter(None, odd))}"
-            found.append(Problem("input.result", f"the op's {name}", "a dense tensor of real numbers", got))
-    return found
+    """Tensors of a result whose elements cannot be compared."""
+    return [
+        Problem("input.result", f"the op's {name}", PLAIN, f"a tensor {odd}")
+        for name, value in tensors.items()
+        if (odd := oddity(value))
+    ]
+
+
+def oddity(value: Tensor) -> str:
+    """Why no elements can be compared: without values, complex, or not stored one by one; empty where they can."""
+    odd = [
+        "on the device meta" if value.is_meta else "",
+        f"of {value.dtype}" if value.is_complex() or value.is_quantized else "",
+        f"in the layout {value.layout}" if value.layout is not torch.strided else "",
+        "that is nested" if value.is_nested else "",
+    ]
+    return ", ".join(filter(None, odd))
 
 
 def shows_stages(op: Any) -> bool:

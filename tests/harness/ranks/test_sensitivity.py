@@ -130,6 +130,14 @@ def test_keys_that_are_no_quantities_are_told() -> None:
     assert unknown_keys({"loss": torch.tensor(1.0)}) == unknown_keys(torch.tensor(1.0)) == []
 
 
+def test_further_elements_of_a_tuple_are_told() -> None:
+    one, four = torch.tensor(1.0), (torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0), torch.tensor(4.0))
+    told = "not compared are the op's tuple element 4: the first elements compared are loss, policy_loss, kl"
+    assert unknown_keys(four) == [told]
+    assert unknown_keys((*four[:3], {"lr": one}, one))[0].startswith("not compared are the op's tuple element 5:")
+    assert unknown_keys(four[:3]) == unknown_keys((one,)) == unknown_keys(()) == []
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
