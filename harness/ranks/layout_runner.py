@@ -11,11 +11,12 @@ from torch import Tensor
 from grpo_contract import InputError, Problem
 from harness.own_ops.ops import is_ours
 from harness.planning.planned import PlannedCase
-from harness.ranks.rank_outcome import RankOutcome
+from harness.ranks.own_inputs import overwritten, own_copy
+from harness.ranks.rank_outcome import RankOutcome, have_drifted
 from harness.ranks.sensitivity import disturb
 from harness.ranks.stage_run import with_virtual_stages
 from harness.ranks.virtual_run import run_virtual_case
-from harness.ranks.whole_result import known_quantities, outcomes_of
+from harness.ranks.whole_result import known_quantities, outcomes_of, unknown_quantities
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.virtual_layout import run_layout
@@ -47,7 +48,7 @@ def alone_of(op: Any) -> Callable[[GlobalBatch], Mapping[str, Tensor]]:
     """What gives the quantities of `op` at 1x1."""
     if isinstance(op, DistributedGRPOLossOp):
         return lambda batch: run_layout(batch, 1, 1, op=op).quantities()
-    return lambda batch: known_quantities(op(batch, 1, 1), batch)
+    return lambda batch: _called(op, batch, (1, 1), [])
 
 
 def _virtual(op: DistributedGRPOLossOp, batch: GlobalBatch) -> Runner:
@@ -68,8 +69,18 @@ def _emulated(op: Emulation, batch: GlobalBatch) -> Runner:
     disturb(alone, batch)
 
     def run(case: PlannedCase) -> list[RankOutcome]:
-        tries = [known_quantities(op(batch, *case.layout), batch) for _ in range(case.repeat)]
+        notes: list[str] = []
+        tries = [_called(op, batch, case.layout, notes) for _ in range(case.repeat)]
         found = [outcomes_of(expected, each, batch, case.layout) for each in tries]
-        return next((each for each in found if any(d.mismatched for o in each for d in o.drifts)), found[0])
+        told = next((each for each in found if have_drifted(each)), found[0])
+        return [each.model_copy(update={"notes": tuple(dict.fromkeys(notes))}) for each in told]
 
     return run
+
+
+def _called(op: Emulation, batch: GlobalBatch, layout: tuple[int, int], notes: list[str]) -> dict[str, Tensor]:
+    """What `op` gives for a copy of `batch`; `notes` is told of overwritten inputs and of what is not compared."""
+    own = own_copy(batch)
+    result = op(own, *layout)
+    notes += [*overwritten(batch, own), *unknown_quantities(result)]
+    return known_quantities(result, batch)

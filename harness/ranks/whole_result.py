@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grpo_contract import InputError, Problem, ShardingSpec
 from harness.comparing.frame import Frame
-from harness.own_ops.ops import quantities_of
+from harness.own_ops.ops import quantities_of, unknown_keys
 from harness.ranks.candidate import BY_SEQUENCE
 from harness.ranks.rank_comparison import compare_rank
 from harness.ranks.rank_outcome import RankOutcome
@@ -25,19 +25,24 @@ def known_quantities(quantities: Mapping[str, Tensor], batch: GlobalBatch) -> Qu
     if not isinstance(quantities, Mapping):
         got = type(quantities).__name__
         raise InputError(Problem("input.result", "the op's result", "a mapping of quantities", got))
-    named = quantities_of({name: quantities.get(name) for name in REPLICATED}, batch.policy_logits[:0])
-    known = {name: named[name] for name in REPLICATED if name in named}
     gradient = quantities.get(GRADIENT)
     if gradient is not None and not isinstance(gradient, Tensor):
         expected, got = "a tensor, which can be compared", type(gradient).__name__
         raise InputError(Problem("input.result", f"the op's {GRADIENT}", expected, got))
-    if gradient is not None:
-        known[GRADIENT] = gradient.detach().clone()
+    named = quantities_of(quantities, batch.policy_logits[:0] if gradient is None else gradient)
+    known = {name: value for name, value in named.items() if quantities.get(name) is not None}
     _check_shapes(known, batch)
     if not known:
         expected = f"some of {', '.join((*REPLICATED, GRADIENT))}"
-        raise InputError(Problem("input.result", "the op's result", expected, ", ".join(quantities) or "nothing"))
+        raise InputError(
+            Problem("input.result", "the op's result", expected, ", ".join(map(str, quantities)) or "nothing")
+        )
     return known
+
+
+def unknown_quantities(result: object) -> list[str]:
+    """A line that names what an op returned for a whole layout beside its quantities."""
+    return unknown_keys(result, (*REPLICATED, GRADIENT))
 
 
 def _check_shapes(known: Quantities, batch: GlobalBatch) -> None:

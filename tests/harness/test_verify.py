@@ -1,6 +1,7 @@
 """`verify_loss` on live tensors: ours with virtual ranks, a user's emulation, and what needs real ranks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpo_contract import GRPOVerifyError, InputError
+from harness.comparing.ulp import raw_bits
 from harness.verify import verify_loss
 from loss_ops.batch import GlobalBatch
 from loss_ops.controls import faulty_op
@@ -133,3 +135,67 @@ def test_all_wrong_arguments_are_told_at_once() -> None:
     with pytest.raises(InputError) as refused:
         verify_loss(batch="small", layouts=[(0, 1), (1, 2), "x"], repeat=0, seed="a")  # type: ignore[arg-type]
     assert [problem.where for problem in refused.value.problems] == ["layouts[0]", "layouts[2]", "repeat", "seed"]
+
+
+def zeroing(batch: GlobalBatch, tp: int, dp: int) -> Mapping[str, Tensor]:
+    found = emulated(batch, tp, dp)
+    batch.rewards.zero_()
+    batch.policy_logits.mul_(2)
+    return found
+
+
+def test_an_op_that_overwrites_the_batch_has_copies_and_is_told() -> None:
+    batch = small()
+    rewards, logits = batch.rewards.clone(), batch.policy_logits.clone()
+    report = verify_loss(zeroing, batch, ["1x2", "2x1"])
+    assert torch.equal(batch.rewards, rewards)
+    assert torch.equal(raw_bits(batch.policy_logits), raw_bits(logits))
+    expected = tuple(f"the op overwrites its input {name}" for name in ("policy_logits", "rewards"))
+    assert [case.notes for case in report.cases] == [expected, expected]
+    assert report.exit_status == 0, "each call saw the batch as it was given"
+    quantities = report.cases[0].quantities
+    assert {each.name: each.power for each in quantities} == {
+        each.name: each.power for each in verify_loss(emulated, batch, ["1x2"]).cases[0].quantities
+    }
+
+
+def test_what_is_not_compared_of_a_whole_result_is_told() -> None:
+    report = verify_loss(lambda *call: {**emulated(*call), "pg_loss": torch.ones(1)}, small(), ["1x2"])
+    (note,) = report.cases[0].notes
+    assert note.startswith("not compared are the op's pg_loss: the names compared are loss, ")
+    assert note.endswith("grad_policy_logits")
+    assert verify_loss(emulated, small(), ["1x2"]).cases[0].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"Loss": torch.ones(())}, "the op's result: expected the key loss, got Loss"),
+        ({"Grad-Policy-Logits": None}, "the op's result: expected the key grad_policy_logits, got Grad-Policy"),
+        (
+            {"grad_policy_logits": small().policy_logits.to_sparse()},
+            "the op's grad_policy_logits: expected a dense tensor of real numbers, got a tensor in the layout",
+        ),
+    ],
+)
+def test_a_whole_result_that_would_not_be_compared_is_refused(more: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        verify_loss(lambda *call: {**emulated(*call), **more}, small(), ["1x2"])
+    assert words in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused() -> None:
+    ragged = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(InputError, match=r"the op's kl: expected a dense tensor .*, got a tensor that is nested"):
+        verify_loss(lambda *call: {**emulated(*call), "kl": ragged}, small(), ["1x2"])
+
+
+def test_live_tensors_that_hold_no_elements_are_refused_at_once() -> None:
+    batch = small()
+    odd = replace(batch, rewards=batch.rewards.to_sparse(), old_logps=batch.old_logps.to("meta"))
+    with pytest.raises(
+        InputError, match=r"batch\.rewards: expected a dense tensor .* torch\.sparse_coo"
+    ) as refused:
+        verify_loss(batch=odd, layouts=["1x2"])
+    assert [problem.where for problem in refused.value.problems] == ["batch.old_logps", "batch.rewards"]
