@@ -17,7 +17,7 @@ from harness.inspection.apart import work_apart
 from harness.planning.planned import Plan
 from harness.settings.config_sources import current_folder, load_config
 from harness.settings.flags import Answer, Flags, with_flags
-from harness.settings.out_folder import check_folder
+from harness.settings.out_folder import check_folder, check_there
 from harness.settings.run_config import RunConfig
 from harness.stdio import look_of
 
@@ -169,6 +169,8 @@ def _saved(folder: Path, settings: RunConfig, update: bool) -> Answer:
 
 
 def _checked(folder: Path, settings: RunConfig, update: bool, command_line: Sequence[str]) -> Answer:
+    if not update:
+        check_there(folder)
     plan = _plan(settings)
     notes = (*_unused(settings, _NOT_OF_A_SNAPSHOT), *_batch_notes(plan))
     more = {"command_line": command_line, "wanted": (settings.formats[0], settings.quiet)}

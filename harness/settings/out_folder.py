@@ -33,6 +33,14 @@ def check_folder(folder: Path, where: str) -> None:
         raise RequestError(Problem("request.out", where, "a folder to write into", got))
 
 
+def check_there(folder: Path) -> None:
+    """Raise RequestError when there is no folder to look into; an empty one is a folder."""
+    if not os.path.lexists(folder):
+        file = next((each for each in folder.parents if os.path.isfile(each)), None)
+        got = "nothing" if file is None else f"{file}, which is a file"
+        raise RequestError(Problem("request.folder", _shortened(str(folder)), "a folder with a snapshot", got))
+
+
 def _why_unusable(folder: Path) -> str | None:
     missing = [each for each in (folder, *folder.absolute().parents) if not each.exists()]
     nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())

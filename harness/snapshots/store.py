@@ -39,8 +39,19 @@ def read_entry(path: Path) -> Entry:
     try:
         return Entry.model_validate_json(read_regular(path))
     except (ValidationError, UnicodeDecodeError, OSError) as error:
-        got = str(error).splitlines()[0]
-        raise InputError(Problem("input.snapshot", str(path), "a snapshot entry", got)) from None
+        raise InputError(
+            Problem("input.snapshot", str(path), "a snapshot entry of this version", _instead(error))
+        ) from None
+
+
+def _instead(error: ValidationError | UnicodeDecodeError | OSError) -> str:
+    """What a file holds in place of an entry, in words."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError) or any(each["type"] == "json_invalid" for each in error.errors()):
+        return "a damaged file"
+    fields = dict.fromkeys(str(each["loc"][0]) for each in error.errors() if each["loc"])
+    return f"one whose {', '.join(fields)} {'do' if len(fields) > 1 else 'does'} not fit" if fields else "no entry"
 
 
 def save_expected(folder: Path, obtained: Obtained) -> Path:

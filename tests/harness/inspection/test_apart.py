@@ -44,7 +44,7 @@ def ask(*tokens: str) -> tuple[int, str, str]:
     ],
 )
 def test_an_op_without_an_answer_breaks_the_command(name: str, words: str, tmp_path: Path) -> None:
-    op, folder = f"ending_ops:{name}", str(tmp_path / "kept")
+    op, folder = f"ending_ops:{name}", str(tmp_path)
     told = ask("snapshot", "check", folder, "--batch", "seed", "--op", op, "--timeout", "0.5", "--json")
     assert told[0] == 4
     assert told[2].splitlines()[-1] == f"grpo-verify: the op {op} {words}"

@@ -45,7 +45,11 @@ def test_reveal_as_json_for_an_op_that_hides_its_ranks() -> None:
         (("reveal", "--tokens", 100000000), "--tokens: expected at most 4096"),
         (("reveal", "--layouts", "17x1", "--tiles", 16), "--layouts: expected a TP degree of 1 to 16"),
         (("reveal", "--sequences", 3), "--sequences: expected an even number"),
-        (("snapshot", "check", "somewhere", "--beta", "-1"), "--beta"),
+        (("snapshot", "check", ".", "--beta", "-1"), "--beta"),
+        (
+            ("snapshot", "check", "absent", "--batch", "seed"),
+            "absent: expected a folder with a snapshot, got nothing",
+        ),
         (("compare", "missing.json", "missing.json"), "a report or a snapshot"),
     ],
 )
@@ -56,6 +60,7 @@ def test_a_wrong_request_is_refused(tokens: tuple[object, ...], words: str) -> N
 
 def test_snapshots_and_their_comparison(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
     assert ask("snapshot", "check", one, "--batch", "seed")[1] == 3, "nothing is there yet"
     text, status = ask("snapshot", "save", one, "--batch", "seed", "--seed", 1)
     assert (status, text.splitlines()[0]) == (0, "saved: grpo_loss/seed/s1: the snapshot has no such entry")

@@ -1,6 +1,5 @@
 """Snapshots: what is kept, every state, and that nothing is overwritten without --update."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,12 +140,23 @@ def test_another_shape_is_a_drift(tmp_path: Path, seed_batch: Obtained) -> None:
     assert case_of(0, checked).drifted[0].first is not None
 
 
-def test_a_broken_entry_is_refused(tmp_path: Path, seed_batch: Obtained) -> None:
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (b"{", "a damaged file"),
+        (b"", "a damaged file"),
+        (b"\xff", "a damaged file"),
+        (b"[]", "no entry"),
+        (b'{"name": "x", "key": {}}', "one whose batch, seed, key, contract, quantities do not fit"),
+    ],
+)
+def test_a_broken_entry_is_refused(tmp_path: Path, seed_batch: Obtained, content: bytes, got: str) -> None:
     states(tmp_path, seed_batch, save=True)
     file = tmp_path / seed_batch.entry.folder / "expected.json"
-    file.write_text(json.dumps({"schema_version": 1}))
-    with pytest.raises(InputError, match="a snapshot entry"):
+    file.write_bytes(content)
+    with pytest.raises(InputError) as refused:
         states(tmp_path, seed_batch)
+    assert str(refused.value).endswith(f"{file}: expected a snapshot entry of this version, got {got}")
 
 
 def test_digests_see_a_sign_of_zero_a_swap_and_a_block() -> None:
