@@ -46,7 +46,12 @@ def _has_digests(case: CaseResult) -> bool:
 
 
 def _by_name(cases: Iterable[CaseResult]) -> dict[str, CaseResult]:
-    return {f"{case.name} ({case.layout}, {case.batch}, seed {case.seed})": case for case in cases}
+    return {f"{case.name} ({case.layout}, {_drawn(case)})": case for case in cases}
+
+
+def _drawn(case: CaseResult) -> str:
+    """The batch of a case, and its seed where it has one: a capture has none."""
+    return case.batch if case.seed is None else f"{case.batch}, seed {case.seed}"
 
 
 def _ops(report: Report) -> str:
@@ -83,7 +88,7 @@ def _baseline_changes(pairs: Iterable[tuple[CaseResult, CaseResult]]) -> list[Ch
         for each in one.quantities:
             before, after = each.baseline_digest, theirs.get(each.name)
             if before and after and before != after:
-                where = f"baseline {one.batch}, seed {one.seed}, {each.name}"
+                where = f"baseline {_drawn(one)}, {each.name}"
                 found[where] = Change(where, f"bits {before[:SHOWN]}", f"bits {after[:SHOWN]}", BASELINE_WEIGHT)
     return list(found.values())
 

@@ -39,11 +39,11 @@ def ops_text(rows: Iterable[Mapping[str, str]]) -> str:
 
 def plan_text(plan: Plan) -> str:
     """What would run, case by case, with what is skipped and why; the batches and their sizes first."""
-    head = f"{plan.ranks} ranks on {plan.device} over {plan.transport}, op {plan.op}\n"
+    head = f"{_counted(plan.ranks, 'rank')} on {plan.device} over {plan.transport}, op {plan.op}\n"
     batches = [(name, _sizes(batch), "; ".join(batch.notes)) for name, batch in plan.batches.items()]
     cases = [(case.name, f"expects {case.expect}", _fate(case)) for case in plan.cases]
     count = sum(case.skip is None for case in plan.cases)
-    tail = f"{count} cases to run, {len(plan.cases) - count} skipped\n"
+    tail = f"{_counted(count, 'case')} to run, {len(plan.cases) - count} skipped\n"
     notes = "".join(f"note: {note}\n" for note in plan.notes)
     return "\n".join([head, _columns(batches), _columns(cases), tail + notes])
 
@@ -55,7 +55,11 @@ def _sizes(batch: BatchPlan) -> str:
 
 
 def _fate(case: PlannedCase) -> str:
-    return f"{case.ranks} ranks" if case.skip is None else f"skipped: {case.skip}"
+    return _counted(case.ranks, "rank") if case.skip is None else f"skipped: {case.skip}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _state(status: str) -> str:

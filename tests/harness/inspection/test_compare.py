@@ -123,3 +123,15 @@ def test_snapshots_are_compared_by_value(tmp_path: Path) -> None:
     report = saved(tmp_path / "a.json", case("x"))
     with pytest.raises(RequestError, match="two reports or two snapshots"):
         compare_subjects(load_subject(report), load_subject(one), (report, one))
+
+
+def test_a_capture_has_no_seed_to_tell(tmp_path: Path) -> None:
+    quantity = QuantityResult(name="loss", verdict="match", elements=8, baseline_digest="0123")
+    captured = case("x").model_copy(update={"batch": "mine", "seed": None, "quantities": (quantity,)})
+    moved = quantity.model_copy(update={"baseline_digest": "0124"})
+    one = saved(tmp_path / "a.json", captured)
+    other = saved(tmp_path / "b.json", captured.model_copy(update={"quantities": (moved,)}), case("y"))
+    text, _ = compare(one, other)
+    assert "baseline mine, loss" in text
+    assert "y (1x2, seed, seed 0)" in text
+    assert "None" not in text

@@ -20,8 +20,10 @@ from grpo_contract import (
 from harness.inputs.capture_header import FORMAT, CaptureHeader
 from harness.inputs.safetensors_header import TensorEntry
 from harness.planning.layouts import divisors, unfit
+from harness.planning.listings import plan_text
 from harness.planning.plan import make_plan
 from harness.planning.planned import Plan
+from harness.runs.request import plan_for
 from harness.settings.batch_spec import BUILT_IN, CONTROL, contract_for, lengths
 from harness.settings.request_error import RequestError
 from harness.settings.run_config import RunConfig
@@ -378,3 +380,10 @@ def test_ragged_lengths_hold_one_empty_and_one_full_sequence(seed: int) -> None:
 
 def test_ragged_lengths_are_the_same_everywhere() -> None:
     assert lengths(BUILT_IN["ragged"], 0) == (41, 5, 37, 8, 29, 34, 27, 0, 48, 14, 8, 42)
+
+
+def test_one_rank_is_no_ranks() -> None:
+    text = plan_text(plan_for(RunConfig(layouts=("1x1",), batch=("seed",), controls="off", device="cpu")))
+    assert text.startswith("1 rank on cpu")
+    assert "1 case to run" in text
+    assert "1 ranks" not in text
