@@ -51,6 +51,15 @@ def find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
+def find_below(folder: str, name: str) -> ModuleSpec | None:
+    """The spec of a dotted name as far as `folder` alone holds it; None where there is no such module in it."""
+    folders, spec = [folder], None
+    for length in range(1, name.count(".") + 2):
+        spec = _in_folders(".".join(name.split(".")[:length]), folders)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    return spec
+
+
 def read_module(name: str, spec: ModuleSpec) -> ModuleSource:
     """The module's source. Raises BrokenSourceError for one that is no Python, UnsureError where there is none."""
     if type(spec.loader) is not SourceFileLoader or spec.origin is None:

@@ -9,6 +9,7 @@ from grpo_contract import GRPOVerifyError, InputError, Problem
 from harness.inputs.capture_header import CaptureHeader, read_header
 from harness.launching.shared_nccl import SHARED_NCCL, probed_version, version_problem
 from harness.own_ops.op_names import check_backend, check_op
+from harness.own_ops.op_place import hidden_notes
 from harness.planning.plan import make_plan
 from harness.planning.planned import Plan
 from harness.planning.planned_batches import is_capture
@@ -45,7 +46,8 @@ def plan_for(config: RunConfig, machine: Machine | None = None) -> Plan:
     if found.is_here:
         check_backend(config, seating.device)
     check_values(plan)
-    return plan
+    beside = hidden_notes(config.op) if found.is_here else ()
+    return plan.model_copy(update={"notes": (*plan.notes, *beside)})
 
 
 def _check_nccl(config: RunConfig) -> None:
