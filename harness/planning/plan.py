@@ -16,7 +16,7 @@ from harness.planning.layouts import (
     named,
     rank_problems,
 )
-from harness.planning.planned import BatchPlan, Plan, Transport
+from harness.planning.planned import Asked, BatchPlan, Plan, Transport
 from harness.planning.planned_batches import control_batch, plan_batches
 from harness.planning.planned_cases import PlantedFault, most_ranks, plan_cases
 from harness.planning.stress_notes import disturbs
@@ -69,6 +69,7 @@ def make_plan(
             *_absent_faults(config, faults, layouts),
             *unused_notes(config, batches.values(), device, transport),
         ),
+        asked=Asked(given=config.given_values(), standing=config.standing),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -53,6 +53,16 @@ class PlannedCase(_Part):
         return self.layout[0] * self.layout[1]
 
 
+class Asked(_Part):
+    """The settings that a plan was made of: those that were given, and those of variables and pyproject.toml.
+
+    `standing` holds the latter as they were written, also where a flag replaced them.
+    """
+
+    given: dict[str, Any] = {}
+    standing: dict[str, Any] = {}
+
+
 class Plan(_Part):
     """Everything the workers need to know. Cases of one (batch, seed) stand together, planted faults last."""
 
@@ -69,6 +79,7 @@ class Plan(_Part):
     batches: dict[str, BatchPlan]
     cases: tuple[PlannedCase, ...]
     notes: tuple[str, ...] = ()
+    asked: Asked = Asked()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,13 @@ class Identity(BaseModel):
 
     def differences(self, other: Identity) -> list[Problem]:
         """What `other` has that this one has not; `--timeout` decides nothing and may differ."""
-        return list(differences("resume.differs", _content(self), _content(other)))
+        found = differences("resume.differs", _content(self), _content(other))
+        is_lost = self.op_code is not None and other.op_code is None and self.plan.op == other.plan.op
+        return [self._lost_op() if is_lost and each.where == "op_code" else each for each in found]
+
+    def _lost_op(self) -> Problem:
+        got = f"nothing: the op was not found from here ({os.getcwd()})"
+        return Problem("resume.differs", "op_code", f"{self.plan.op}, as in the interrupted run", got)
 
 
 def write_identity(rundir: RunDir, plan: Plan) -> None:
@@ -44,10 +51,10 @@ def write_identity(rundir: RunDir, plan: Plan) -> None:
 
 
 def _content(identity: Identity) -> dict[str, Any]:
-    """The identity with its cases by name, and without --timeout and remarks, which decide no result."""
+    """The identity with its cases by name, and without --timeout, remarks and the settings behind the plan."""
     content = identity.model_dump(mode="json")
     plan = content["plan"]
-    del plan["timeout"], plan["notes"]
+    del plan["timeout"], plan["notes"], plan["asked"]
     plan["cases"] = {case.pop("name"): _as_text(case) for case in plan["cases"]}
     return content
 

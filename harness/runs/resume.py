@@ -11,14 +11,17 @@ import json
 from pathlib import Path
 
 from harness.files.rundir import ENVIRONMENT, EXPECTED_ENVIRONMENT, RunDir, read_text, write_atomic
-from harness.planning.planned import Plan
+from harness.planning.planned import Asked, Plan
 from harness.provenance.differences import shown
 from harness.provenance.identity import Identity
 from harness.provenance.imported_files import IMPORTED, changed
 from harness.runs.earlier_run import Earlier, ResumeError, earlier_run
 from harness.runs.request import plan_for
+from harness.settings.config_sources import merge
 from harness.settings.devices import Machine
 from harness.settings.run_config import RunConfig
+from harness.settings.setting_names import flag_name
+from harness.settings.source import Source
 
 KEPT = "kept from the run that was interrupted"
 REQUEST = RunConfig.model_fields.keys() - {"resume", "out", "format", "quiet", "color", "timeout", "dry_run"}
@@ -29,12 +32,14 @@ def request_for(config: RunConfig, machine: Machine | None = None) -> tuple[Plan
     """The plan of `config`, the run it goes on with, if it does, and the folder for the report.
 
     With --resume alone the plan is the interrupted run's own; with flags that say what to run it is made of
-    them, and must be the same. Raises ResumeError when it is not.
+    them, and must be the same, as with variables and keys of pyproject.toml that say something else than they
+    did then. Raises ResumeError when it is not.
     """
     if config.resume is None:
         return plan_for(config, machine), None, config.out
     earlier = earlier_run(config.resume)
-    plan = plan_for(config, machine) if is_asked_anew(config) else earlier.identity.plan
+    asked = asked_anew(config, earlier.identity.plan.asked)
+    plan = earlier.identity.plan if asked is None else plan_for(asked, machine)
     if config.is_given("timeout"):
         plan = plan.model_copy(update={"timeout": config.timeout})
     check_same(earlier, plan)
@@ -51,9 +56,21 @@ def check_same(earlier: Earlier, plan: Plan) -> None:
         raise ResumeError(shown(problems))
 
 
-def is_asked_anew(config: RunConfig) -> bool:
-    """Whether the command line says what to run, beside where to go on; then it must be the same request."""
-    return any(config.where(name).startswith("--") for name in REQUEST if config.is_given(name))
+def asked_anew(config: RunConfig, then: Asked) -> RunConfig | None:
+    """What to run as it is told beside where to go on, which must be the same request; None where nothing is.
+
+    Settings that flags do not replace, and that stood otherwise when the run began, are put in place of its own.
+    """
+    if any(config.where(name).startswith("--") for name in REQUEST if config.is_given(name)):
+        return config
+    now = config.standing
+    moved = {name: now[name] for name in now if name in REQUEST and now[name] != then.standing.get(name)}
+    if not moved:
+        return None
+    first = {name: value for name, value in then.given.items() if name in REQUEST}
+    earlier = Source(first, {name: flag_name(name) for name in first})
+    values, places = merge([earlier, Source(moved, {name: config.where(name) for name in moved})])
+    return RunConfig(origins=places, standing=now, **values)
 
 
 def prepare(rundir: RunDir, earlier: Earlier, plan: Plan) -> Plan:

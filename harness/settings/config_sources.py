@@ -32,7 +32,7 @@ def load_config(
     values, places = merge(sources)
     problems = [problem for source in sources for problem in source.problems]
     try:
-        config = RunConfig(origins=places, **values)
+        config = RunConfig(origins=places, standing=merge(sources[:-1])[0], **values)
     except RequestError as error:
         raise RequestError([*problems, *error.problems]) from None
     if problems:

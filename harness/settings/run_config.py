@@ -45,7 +45,8 @@ class RunConfig(BaseModel):
     """Everything a run can be told. Construction raises one RequestError with every problem.
 
     A contract field that is None was not given: the batch's own value, or the contract's default, holds.
-    `origins` says where each given value came from (a flag, a variable, a key of a file).
+    `origins` says where each given value came from (a flag, a variable, a key of a file), `standing` holds what
+    variables and files say, as written, also where a flag says something else.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
@@ -104,14 +105,21 @@ class RunConfig(BaseModel):
     color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _standing: dict[str, Any] = PrivateAttr(default_factory=dict)
 
-    def __init__(self, *, origins: Mapping[str, str] | None = None, **values: Any) -> None:
+    def __init__(
+        self,
+        *,
+        origins: Mapping[str, str] | None = None,
+        standing: Mapping[str, Any] | None = None,
+        **values: Any,
+    ) -> None:
         places = dict(origins or {name: flag_name(name) for name in values})
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise RequestError([*from_pydantic(error, places), *_rest(values, error, places)]) from None
-        self._origins = places
+        self._origins, self._standing = places, dict(standing or {})
         problems = [
             *self._layout_problems(),
             *self._format_problems(),
@@ -127,6 +135,15 @@ class RunConfig(BaseModel):
     def is_given(self, name: str) -> bool:
         """Whether anybody gave setting `name`."""
         return name in self._origins
+
+    @property
+    def standing(self) -> dict[str, Any]:
+        """Settings of variables and files, as they are written there."""
+        return dict(self._standing)
+
+    def given_values(self) -> dict[str, Any]:
+        """The settings that were given, as JSON values."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if self.is_given(name)}
 
     @property
     def chosen_layouts(self) -> tuple[tuple[int, int], ...]:

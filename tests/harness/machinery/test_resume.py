@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from harness.ranks.environment import check_environment
 from harness.runs.earlier_run import ResumeError, earlier_run
 from harness.runs.request import plan_for
 from harness.runs.resume import KEPT, check_same, prepare, request_for
+from harness.settings.config_sources import load_config
 from harness.settings.run_config import RunConfig
 from harness.system.processes import command_of
 from support.machinery_faults import BEFORE, CATALOGUE, COMMAND, MACHINERY, ROOT, play
@@ -216,3 +219,68 @@ def test_the_command_goes_on_where_a_rank_died(tmp_path: Path) -> None:
     assert kept[:BEFORE] == [True] * BEFORE
     assert not any(kept[BEFORE + 2 :])
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
+
+
+def begun(folder: Path, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Path:
+    """A folder of --out of a run that was interrupted before its first case."""
+    settings = {"batch": ("seed",), "device": "cpu", "controls": "off"}
+    config = load_config({**settings, **flags}, environ or {}, folder)
+    write_identity(RunDir.create(folder / "out"), plan_for(config))
+    return folder / "out"
+
+
+def goes_on(folder: Path, environ: Mapping[str, str] | None = None, **flags: Any) -> Plan:
+    return request_for(load_config({"resume": folder / "out", **flags}, environ or {}, folder))[0]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"GRPO_VERIFY_BETA": "0.5"},
+        {"GRPO_VERIFY_OP": "native"},
+        {"GRPO_VERIFY_LAYOUTS": "1x2"},
+        {"GRPO_VERIFY_SEED": "7"},
+        {"GRPO_VERIFY_TP": "1"},
+    ],
+)
+def test_a_variable_that_says_another_run_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    begun(tmp_path, {"tp": 2})
+    with pytest.raises(ResumeError, match="as in the interrupted run"):
+        goes_on(tmp_path, environ)
+
+
+def test_a_variable_that_says_the_same_run_goes_on(tmp_path: Path) -> None:
+    begun(tmp_path, {"tp": 2})
+    same = {"GRPO_VERIFY_TP": "2", "GRPO_VERIFY_BETA": "0.04", "GRPO_VERIFY_TIMEOUT": "9"}
+    assert goes_on(tmp_path, same).timeout == 9
+    assert goes_on(tmp_path, {"GRPO_VERIFY_QUIET": "true"}).timeout == 120
+
+
+def test_a_pyproject_that_was_there_goes_on_and_a_changed_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.grpo-verify]\nbeta = 0.08\ntp = 4\n")
+    begun(tmp_path, {"tp": 2})
+    plan = goes_on(tmp_path)
+    assert plan.ranks == 2, "a flag of then replaces it still"
+    assert plan.batches["seed"].contract.objective.beta == 0.08
+    file.write_text("[tool.grpo-verify]\nbeta = 0.5\ntp = 4\n")
+    with pytest.raises(ResumeError, match=r"objective\.beta: expected 0\.08, as in the interrupted run, got 0\.5"):
+        goes_on(tmp_path)
+    file.write_text("[tool.grpo-verify]\nbeta = 0.08\ntp = 1\n")
+    with pytest.raises(ResumeError, match=r"cases\.seed/s0/2x1"):
+        goes_on(tmp_path)
+
+
+def test_an_op_that_is_not_found_from_here_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    (home / "resumed_op.py").write_text("def loss(*tensors, **context): ...\n")
+    monkeypatch.chdir(home)
+    out = begun(home, {"tp": 2, "op": "resumed_op:loss"})
+    assert request_for(RunConfig(resume=out))[0].op == "resumed_op:loss"
+    monkeypatch.chdir(away)
+    words = f"op_code: expected resumed_op:loss, .* got nothing: the op was not found from here .{away}"
+    with pytest.raises(ResumeError, match=words) as refused:
+        request_for(RunConfig(resume=out))
+    assert [problem.where for problem in refused.value.problems] == ["op_code"]
