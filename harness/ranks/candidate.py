@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_contract import GRPOLossContract, InputError, Problem, ShardingSpec
-from harness.comparing.ulp import raw_bits
 from harness.launching.status import Phase, StatusWriter
 from harness.own_ops.ops import (
     LossOp,
@@ -25,6 +24,7 @@ from harness.own_ops.ops import (
     stages_of,
     unknown_keys,
 )
+from harness.ranks.own_inputs import overwritten, own_copy
 from loss_ops.batch import GlobalBatch
 from loss_ops.distributed_loss import DistributedGRPOLossOp
 from loss_ops.loss_call import LossCall
@@ -70,7 +70,7 @@ def run_candidate(
     if not is_of_our_class(op):
         _report(status, Phase.PREFLIGHT)
         _preflight(replace(call, contract=contract or batch.contract), groups)  # ours does this itself
-        call = _own_copy(call)
+        call = own_copy(call)
     logits = call.policy_local_logits.detach().requires_grad_()
     with nullcontext() if is_of_our_class(op) else groups.world():
         _report(status, Phase.FORWARD)
@@ -93,26 +93,11 @@ def run_candidate(
         _report(status, Phase.BACKWARD)
         gradient = _backward(result, logits)
     if notes is not None and call is not given:
-        notes += [*_overwritten(given, call), *unknown_keys(result)]
+        notes += [*overwritten(given, call), *unknown_keys(result)]
     if not isinstance(result, GRPOLossResult):
         return quantities_of(result, gradient)
     found = quantities(result, gradient)
     return found if type(op) is DistributedGRPOLossOp else own_copies(found)
-
-
-def _own_copy(call: LossCall) -> LossCall:
-    """The call on tensors of its own: an op that writes into its inputs must not change the batch of others."""
-    tensors = {name: value for name, value in vars(call).items() if isinstance(value, Tensor)}
-    return replace(call, **{name: value.clone() for name, value in tensors.items()})  # type: ignore[arg-type]
-
-
-def _overwritten(given: LossCall, used: LossCall) -> list[str]:
-    """A line for each input that holds other bits than it was given with."""
-    return [
-        f"the op overwrites its input {name}"
-        for name, value in vars(given).items()
-        if isinstance(value, Tensor) and not torch.equal(raw_bits(value), raw_bits(getattr(used, name)))
-    ]
 
 
 def _preflight(call: LossCall, groups: Groups) -> None:
