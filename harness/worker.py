@@ -26,6 +26,9 @@ def main(arguments: list[str], body: Body | None = None) -> int:
     from harness.system.guard import has_launcher, install_parent_guard
 
     install_parent_guard()
+    if refusal := _why_not_started(arguments):
+        print(f"grpo-verify: {refusal}", file=sys.stderr)
+        return 2
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     if body is None and not has_launcher():
         from harness.runs.nodes import run_node
@@ -45,6 +48,15 @@ def main(arguments: list[str], body: Body | None = None) -> int:
         return 1
     status.update(phase=Phase.DONE)
     return 0
+
+
+def _why_not_started(arguments: list[str]) -> str | None:
+    """What is missing of what torchrun and its user must give."""
+    if not arguments:
+        return "harness.worker: expected a folder prepared by grpo-verify plan, or its plan.json, got no argument"
+    if missing := [name for name in ("RANK", "WORLD_SIZE") if not os.environ.get(name, "").isdigit()]:
+        return f"harness.worker: expected to be started by torchrun, got no {' and no '.join(missing)}"
+    return None
 
 
 def _run(rundir: object, rank: int, local_rank: int, status: object) -> None:
