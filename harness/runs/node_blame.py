@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-
-from pydantic import ValidationError
+from pathlib import Path
+from types import MappingProxyType
 
 from harness.files.rundir import RunDir
 from harness.launching.blame import Culprit, blame_failure, is_effect
+from harness.launching.blame_words import case_name, named, place_of
 from harness.launching.launch_outcome import LaunchOutcome, OutcomeKind
-from harness.launching.status import RankStatus, read_status
+from harness.launching.status import Phase, RankStatus, read_status
+from harness.runs.node_meeting import Presence
+from harness.runs.node_signals import Terminated
+from harness.system.processes import is_alive
 
 # How long rank 0 waits for what other failed ranks have to say: less than torchrun waits before it kills.
 PATIENCE = 5.0
 _PAUSE = 0.1
 
 
-class Terminated(Exception):
-    """A signal arrived, as it says: torchrun ends its other ranks when one fails, or somebody ends the job."""
+def last_words(
+    rundir: RunDir, rank: int, world: int, peers: Mapping[int, Presence] = MappingProxyType({})
+) -> dict[int, RankStatus]:
+    """Leave this rank's last word in the store; on rank 0, return everyone's that can be had.
 
-
-def last_words(rundir: RunDir, rank: int, world: int) -> dict[int, RankStatus]:
-    """Leave this rank's last word in the store; on rank 0, return everyone's that can be had."""
+    `peers` are the ranks that this one has met: those on this machine can be read even from folders of their own.
+    """
     import torch.distributed as dist
 
     own = read_status(rundir, rank)
@@ -39,21 +44,43 @@ def last_words(rundir: RunDir, rank: int, world: int) -> dict[int, RankStatus]:
             words |= _collected(store, range(1, world))
     except (RuntimeError, KeyError, ValueError):
         pass  # the store went with the node that held it
-    return words | (_seen(rundir, world, words) if rank == 0 else {})
+    return words | (_seen(rundir, world, words, peers) if rank == 0 else {})
 
 
-def outcome_of(words: Mapping[int, RankStatus], world: int, seconds: float) -> LaunchOutcome:
-    """The ending that the last words tell of: an error that is a cause, or else the ranks that said nothing."""
+def deaths_among(peers: Mapping[int, Presence], words: Mapping[int, RankStatus]) -> tuple[int, ...]:
+    """The ranks on this machine whose process is gone though their last word is neither an error nor that they are
+    done."""
+    unsaid = (rank for rank in peers if rank not in words or not words[rank].phase.is_final)
+    return tuple(rank for rank in sorted(unsaid) if peers[rank].is_here and not is_alive(peers[rank].pid))
+
+
+def outcome_of(
+    words: Mapping[int, RankStatus], world: int, seconds: float, died: Sequence[int] = ()
+) -> LaunchOutcome:
+    """The ending that the last words tell of: an error that is a cause, a rank that `died`, or else the ranks that
+    said nothing."""
     failed = {rank: status for rank, status in words.items() if status.error is not None}
     causes = {rank: status for rank, status in failed.items() if not is_effect(status)}
     if causes:
         culprit = blame_failure(causes)
         return LaunchOutcome(OutcomeKind.RANK_FAILED, seconds, culprit, causes[culprit.ranks[0]].error)
+    if died:
+        return LaunchOutcome(OutcomeKind.RANK_DIED, seconds, _blame_deaths(words, died))
     waited = {rank: status for rank, status in failed.items() if not _was_told(status)}
     if not waited:
         names = [status.error.message for status in failed.values() if status.error is not None]
         return LaunchOutcome(OutcomeKind.INTERRUPTED, seconds, signal=names[0] if names else "SIGTERM")
     return LaunchOutcome(OutcomeKind.RANK_DIED, seconds, _blame_silence(words, waited, world))
+
+
+def _blame_deaths(words: Mapping[int, RankStatus], died: Sequence[int]) -> Culprit:
+    """The ranks whose processes are gone, at the place of the one that was least far."""
+    known = [words[rank] for rank in died if rank in words]
+    if not known:
+        return Culprit(tuple(died), f"{named(died)} died at the start", Phase.START)
+    first = min(known, key=_progress)
+    reason = f"{named(died)} died in {place_of(first)}, without a last word"
+    return Culprit(tuple(died), reason, first.phase, case_name(first))
 
 
 def _blame_silence(words: Mapping[int, RankStatus], waited: Mapping[int, RankStatus], world: int) -> Culprit:
@@ -62,10 +89,11 @@ def _blame_silence(words: Mapping[int, RankStatus], waited: Mapping[int, RankSta
     silent = [rank for rank in range(world) if rank not in waited]
     behind = [rank for rank in silent if rank not in words or _progress(words[rank]) < front]
     guilty, first = tuple(behind or silent or sorted(waited)), waited[min(waited)]
-    case = None if first.case is None else first.case.name
-    who = f"rank{'s' if len(guilty) > 1 else ''} {', '.join(map(str, guilty))}"
+    case = case_name(first)
     heard = "" if first.error is None else f"; rank {first.rank} was told: {first.error.message.splitlines()[0]}"
-    reason = f"{who} ended or stopped answering without a last word, at case {case!r} or before it{heard}"
+    reason = (
+        f"{named(guilty)} ended or stopped answering without a last word, at case {case!r} or before it{heard}"
+    )
     return Culprit(guilty, reason, first.phase, case)
 
 
@@ -89,13 +117,26 @@ def _collected(store: object, ranks: range) -> dict[int, RankStatus]:
     return found
 
 
-def _seen(rundir: RunDir, world: int, known: Mapping[int, RankStatus]) -> dict[int, RankStatus]:
-    """Statuses of the other ranks in a directory that they share with this one."""
+def _seen(
+    rundir: RunDir, world: int, known: Mapping[int, RankStatus], peers: Mapping[int, Presence]
+) -> dict[int, RankStatus]:
+    """Statuses of the other ranks in a directory that they share with this one, or elsewhere on this machine."""
+    found = {}
+    for rank in (rank for rank in range(world) if rank not in known):
+        peer = peers.get(rank)
+        place = RunDir(Path(peer.folder)) if peer is not None and peer.is_here else rundir
+        status = _status_or_none(place, rank)
+        # What an earlier, refused run left in the same folder is not this rank's word.
+        if status is not None and (peer is None or status.pid == peer.pid):
+            found[rank] = status
+    return found
+
+
+def _status_or_none(rundir: RunDir, rank: int) -> RankStatus | None:
     try:
-        seen = {rank: read_status(rundir, rank) for rank in range(world) if rank not in known}
-    except (OSError, ValidationError):
-        return {}
-    return {rank: status for rank, status in seen.items() if status is not None}
+        return read_status(rundir, rank)
+    except OSError:
+        return None
 
 
 def _key(rank: int) -> str:

@@ -8,14 +8,15 @@ JSON, where rank 0 finds it whatever the node; a directory that all nodes share 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from pydantic import ValidationError
 
@@ -28,17 +29,23 @@ from harness.launching.op_exits import exits_told
 from harness.launching.stacks import install_stack_dump
 from harness.launching.status import Phase, StatusWriter
 from harness.planning.planned import Plan
-from harness.runs.node_blame import Terminated, last_words, outcome_of
-from harness.runs.resume import KEPT
+from harness.provenance.identity import Identity
+from harness.runs.node_blame import deaths_among, last_words, outcome_of
+from harness.runs.node_claim import staleness
+from harness.runs.node_identity import changed_since, identity_fields
+from harness.runs.node_meeting import Presence, StaleFolderError, agreed_exit, meet
+from harness.runs.node_signals import Terminated, hear, hear_no_more
 from harness.runs.run_report import make_report
 from harness.settings.out_folder import REPORT
 from reports import CaseResult, Report
 
 REFUSED = 2
-TORCHRUNS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals by which torchrun ends its ranks."""
+COMPLETE = (0, 1, 2, 3)
+"""Statuses of a report that is whole, wherever its parts were kept."""
 # A rank that leaves makes torchrun end the others: the one that says why must come first.
 SILENT_SECONDS = 1.0
+# How long rank 0 may take to come out of a collective, of the half minute that torchrun leaves it.
+GRACE_SECONDS = 5.0
 UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
 
 
@@ -48,45 +55,135 @@ class NodeRun(RunDir):
 
     report: Path
 
+    @property
+    def is_private(self) -> bool:
+        """Whether it is this rank's own, made for a plan file, and no folder that a user has prepared."""
+        return self.report.parent != self.path
+
     def write_case(self, index: int, text: str) -> None:
         """Store the result of case `index`, and a report that holds it."""
         super().write_case(index, text)
         write_report(self, LaunchOutcome(OutcomeKind.RANK_DIED, 0.0, Culprit((), UNFINISHED)))
 
 
+@dataclass
+class NodeRank:
+    """One rank of a run without a launcher, from its place in the world to its exit status."""
+
+    rundir: NodeRun
+    plan: Plan
+    rank: int
+    local_rank: int
+    started: float = field(default_factory=time.perf_counter)
+    peers: dict[int, Presence] = field(default_factory=dict)
+    status: StatusWriter | None = None
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, own: Presence) -> int:
+        """Meet the others as `own`, run the plan, leave as rank 0 does; the exit status."""
+        if not own.stale:
+            self._be_heard()
+        try:
+            self.peers = meet(own, self.plan.timeout)
+            self._work()
+        except StaleFolderError as error:
+            return self._stale(error)
+        except Exception as error:
+            return self._failed(error)
+        return self._finished()
+
+    def _be_heard(self) -> None:
+        """Rank 0 has a report to write, for which torchrun leaves it half a minute; others say what ended them."""
+        if self.rank == 0:
+            write_report(self.rundir, LaunchOutcome(OutcomeKind.RANK_DIED, 0.0, Culprit((), UNFINISHED)))
+            hear(self._end_by, grace=GRACE_SECONDS, interrupt=True)
+        else:
+            hear(self._end_by, grace=0.0, interrupt=False)
+
+    def _work(self) -> None:
+        self.status = StatusWriter(self.rundir, self.rank)
+        install_stack_dump(self.rundir, self.rank)
+        with exits_told(self.status):
+            _run(self.plan, self.rundir, self.rank, self.local_rank, self.status)
+        self.status.update(phase=Phase.DONE)
+
+    def _finished(self) -> int:
+        self._take_the_end()
+        own = None
+        if self.rank == 0:
+            outcome = LaunchOutcome(OutcomeKind.FINISHED, time.perf_counter() - self.started)
+            own = _told(write_report(self.rundir, outcome), self.rundir)
+        status = agreed_exit(own)
+        if self.rundir.is_private and status in COMPLETE:
+            shutil.rmtree(self.rundir.path, ignore_errors=True)
+        return status
+
+    def _failed(self, error: Exception) -> int:
+        self._take_the_end()
+        if isinstance(error, GRPOVerifyError) and self.local_rank == 0:
+            print(f"grpo-verify: {error}", file=sys.stderr)
+        elif not isinstance(error, GRPOVerifyError | Terminated):
+            traceback.print_exception(error)
+        return self._last_word(error)
+
+    def _stale(self, error: StaleFolderError) -> int:
+        """The folder is another run's: nothing is written there. All ranks know, so one says it."""
+        if self.rank == 0:
+            print(f"grpo-verify: {error}", file=sys.stderr)
+        if self.rundir.is_private:
+            shutil.rmtree(self.rundir.path, ignore_errors=True)
+        return agreed_exit(REFUSED)
+
+    def _last_word(self, error: Exception) -> int:
+        self.status = self.status or StatusWriter(self.rundir, self.rank)
+        self.status.fail(error)
+        world = int(os.environ["WORLD_SIZE"])
+        words = last_words(self.rundir, self.rank, world, self.peers)
+        if self.rank != 0:
+            return REFUSED if isinstance(error, GRPOVerifyError) else 1
+        died = deaths_among(self.peers, words)
+        outcome = outcome_of(words, world, time.perf_counter() - self.started, died)
+        report = write_report(self.rundir, outcome)
+        if report.culprit is not None and not isinstance(error, GRPOVerifyError):
+            print(f"grpo-verify: {report.culprit}", file=sys.stderr)
+        return _told(report, self.rundir)
+
+    def _end_by(self, name: str) -> None:
+        """End this rank from the thread that heard the signal, unless its main thread is at that already."""
+        if not self._ending.acquire(blocking=False):
+            return
+        if self.rank == 0:
+            _leave(self._last_word(Terminated(name)))
+        if self.status is not None:
+            self.status.fail(Terminated(name))
+        _leave(128 + signal.Signals[name])
+
+    def _take_the_end(self) -> None:
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()  # the thread that heard a signal ends this process
+        if self.rank == 0:
+            hear_no_more()
+
+
 def run_node(place: Path, rank: int, local_rank: int) -> int:
     """Run the plan in `place`, a prepared directory or a plan file; the rank's exit status.
 
-    Rank 0's is the report's own; torchrun makes 1 of anything but 0. Without a shared directory the report
-    lies beside the plan file, on the node of rank 0. Where there is no plan one rank of each node says so.
+    That is the report's own, on every rank; torchrun makes 1 of anything but 0. Without a shared directory the
+    report lies beside the plan file, on the node of rank 0. Where there is no plan one rank of each node says so.
     """
-    started = time.perf_counter()
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, where the user's op is found and nothing is hidden
     try:
         rundir = _rundir(place)
         plan = _plan(rundir, place)
+        own = _presence(rundir, plan, place, rank)
     except (RunDirError, OSError) as error:
         if local_rank == 0:
             print(f"grpo-verify: {error}", file=sys.stderr)
         else:
             time.sleep(SILENT_SECONDS)
         return REFUSED
-    status = StatusWriter(rundir, rank)
-    install_stack_dump(rundir, rank)
-    if rank == 0:
-        _outlive_signals()
-    try:
-        _check_fresh(rundir, plan)
-        _check_world(plan)
-        with exits_told(status):
-            _run(plan, rundir, rank, local_rank, status)
-    except Exception as error:
-        status.fail(error)
-        traceback.print_exc()
-        return _failed(rundir, rank, started)
-    status.update(phase=Phase.DONE)
-    if rank != 0:
-        return 0
-    return _told(write_report(rundir, LaunchOutcome(OutcomeKind.FINISHED, time.perf_counter() - started)), rundir)
+    return NodeRank(rundir, plan, rank, local_rank).run(own)
 
 
 def write_report(rundir: NodeRun, outcome: LaunchOutcome) -> Report:
@@ -135,49 +232,29 @@ def _run(plan: Plan, rundir: NodeRun, rank: int, local_rank: int, status: Status
     RankRun(plan, rundir, rank, local_rank, status).run()
 
 
-def _failed(rundir: NodeRun, rank: int, started: float) -> int:
-    if rank == 0:
-        _hear_no_more()
-    world = int(os.environ["WORLD_SIZE"])
-    words = last_words(rundir, rank, world)
-    if rank != 0:
-        return 1
-    return _told(write_report(rundir, outcome_of(words, world, time.perf_counter() - started)), rundir)
-
-
 def _told(report: Report, rundir: NodeRun) -> int:
     print(f"grpo-verify: {report.verdict} (exit {report.exit_status}); grpo-verify show {rundir.report}")
     return report.exit_status
 
 
-def _outlive_signals() -> None:
-    """Rank 0 has a report to write; torchrun, handing on what ends it, leaves it half a minute for that."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        _hear_no_more()
-        raise Terminated(signal.Signals(number).name)
-
-    for each in TORCHRUNS:
-        signal.signal(each, end)
+def _leave(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
-def _hear_no_more() -> None:
-    for each in TORCHRUNS:
-        signal.signal(each, signal.SIG_IGN)
+def _presence(rundir: NodeRun, plan: Plan, place: Path, rank: int) -> Presence:
+    """What this rank tells the others: what it would run, and why it refuses to. Rank 0 looks after the folder."""
+    identity = Identity.of(plan)
+    stale = staleness(rundir, rundir.report, plan) if rank == 0 else []
+    folder = place if place.is_dir() else place.parent
+    refusals = [*stale, *_too_few_ranks(plan), *changed_since(folder, identity)]
+    return Presence.own(rank, rundir.path, identity_fields(identity), refusals)
 
 
-def _check_fresh(rundir: NodeRun, plan: Plan) -> None:
-    """Results of an earlier run must not pass for this one's; torchrun's own restart may leave some."""
-    stale = [index for index in rundir.case_indices() if plan.cases[index].skip != KEPT]
-    if stale and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
-        got = f"results of {len(stale)} cases of an earlier run (prepare another directory)"
-        raise GRPOVerifyError(Problem("error.run_dir", str(rundir.path), "a directory without results", got))
-
-
-def _check_world(plan: Plan) -> None:
+def _too_few_ranks(plan: Plan) -> list[Problem]:
     world = int(os.environ["WORLD_SIZE"])
-    if world < plan.ranks:
-        got = f"{world} (nodes times --nproc-per-node)"
-        raise GRPOVerifyError(Problem("error.world", "ranks started by torchrun", f"at least {plan.ranks}", got))
+    if world >= plan.ranks:
+        return []
+    got = f"{world} (nodes times --nproc-per-node)"
+    return [Problem("error.world", "ranks started by torchrun", f"at least {plan.ranks}", got)]

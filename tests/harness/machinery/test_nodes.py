@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from grpo_contract import GRPOVerifyError, PreflightError, Problem
 from harness.files.rundir import RunDir, RunDirError
 from harness.launching.launch_outcome import OutcomeKind
 from harness.launching.status import CaseRef, Phase, RankError, RankStatus
-from harness.runs.node_blame import outcome_of
+from harness.planning.planned import Plan
+from harness.provenance.identity import write_identity
+from harness.runs.node_blame import deaths_among, outcome_of
+from harness.runs.node_meeting import Presence, check_agreement
 from harness.runs.node_plan import prepare_nodes
-from harness.runs.nodes import TORCHRUNS, run_node
+from harness.runs.node_signals import TORCHRUNS
+from harness.runs.nodes import run_node
 from harness.settings.request_error import RequestError
 from harness.settings.run_config import RunConfig
 from reports import Report
@@ -99,22 +104,41 @@ def test_cuda_nodes_can_be_prepared_from_a_machine_without(tmp_path: Path) -> No
     assert (plan["device"], plan["transport"], plan["ranks"]) == ("cuda", "nccl", 64)
 
 
+def test_too_few_ranks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_nodes(prepared(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    for _ in ("at first", "again, as the report of a refusal is in nobody's way"):
+        assert run_node(tmp_path / "run", 0, 0) == 2
+    report = Report.from_json((tmp_path / "run" / "report.json").read_text())
+    assert "at least 4, got 2" in report.errors[0].message
+    assert report.exit_status == 2
+
+
 @pytest.mark.parametrize(
-    ("world", "stale", "words"),
-    [("2", False, "at least 4, got 2"), ("4", True, "results of 1 cases of an earlier run")],
+    ("kept", "words"), [("case", "results of 1 cases of an earlier run"), ("report", "the report of a run")]
 )
-def test_too_few_ranks_and_a_stale_folder_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str, stale: bool, words: str
+def test_a_stale_folder_is_refused_and_left_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kept: str,
+    words: str,
 ) -> None:
     prepare_nodes(prepared(tmp_path))
-    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    if stale:
-        RunDir.open(tmp_path / "run").write_case(0, first_result())
+    rundir = RunDir.open(tmp_path / "run")
+    if kept == "case":
+        rundir.write_case(0, first_result())
+    else:
+        (rundir.path / "report.json").write_text("a report that says much")
+    before = {path: path.read_bytes() for path in rundir.path.rglob("*") if path.is_file()}
     assert run_node(tmp_path / "run", 0, 0) == 2
-    report = Report.from_json((tmp_path / "run" / "report.json").read_text())
-    assert words in report.errors[0].message
-    assert report.exit_status == 2
+    assert {path: path.read_bytes() for path in rundir.path.rglob("*") if path.is_file()} == before
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def first_result() -> str:
@@ -160,6 +184,65 @@ def test_a_rank_that_was_only_told_to_end_is_not_at_fault() -> None:
     assert outcome.culprit.ranks == (2,)
     assert outcome_of({0: told}, 4, 1.0).signal == "SIGTERM"
     assert outcome_of({0: status(0, "SIGHUP", "Terminated")}, 4, 1.0).signal == "SIGHUP"
+
+
+def test_a_rank_whose_process_is_gone_outweighs_the_ends_it_caused() -> None:
+    told = status(0, "SIGTERM", "Terminated")
+    outcome = outcome_of({0: told, 1: status(1)}, 2, 1.0, died=(1,))
+    assert outcome.kind is OutcomeKind.RANK_DIED
+    assert outcome.culprit is not None
+    assert outcome.culprit.reason == "rank 1 died in forward of case 'seed/s0/2x2', without a last word"
+    refused = outcome_of({0: told, 1: status(1), 2: status(2, "no", "input")}, 3, 1.0, died=(1,))
+    assert refused.kind is OutcomeKind.RANK_FAILED
+
+
+def test_only_a_process_of_this_machine_without_a_last_word_is_known_to_be_dead() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = Presence.own(1, Path("/"), {}, []).model_copy(update={"pid": gone.pid})
+    peers = {
+        1: here,
+        2: here.model_copy(update={"host": "elsewhere"}),
+        3: here,
+        4: Presence.own(4, Path("/"), {}, []),
+    }
+    assert deaths_among(peers, {1: status(1), 3: status(3, "SIGTERM", "Terminated")}) == (1,)
+
+
+def test_a_capture_that_changed_after_the_plan_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    capture = tmp_path / "mine.safetensors"
+    capture.write_bytes(b"one")
+    prepare_nodes(prepared(tmp_path))
+    rundir = RunDir.open(tmp_path / "run")
+    plan = Plan.model_validate_json(rundir.plan.read_text())
+    batch = plan.batches["seed"].model_copy(update={"source": "capture", "path": capture})
+    plan = plan.model_copy(update={"batches": {"seed": batch}})
+    rundir.write_plan(plan.model_dump_json())
+    write_identity(rundir, plan)
+    capture.write_bytes(b"two")
+    assert run_node(rundir.path, 0, 0) == 2
+    report = Report.from_json((rundir.path / "report.json").read_text())
+    assert f"capture seed ({capture}): expected " in report.errors[0].message
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_ranks_refuse_is_told_once_with_its_ranks() -> None:
+    problem = Problem("error.world", "ranks", "4", "2")
+    one, other = (Presence.own(rank, Path("/"), {"plan.op": "a"}, [problem]) for rank in (0, 1))
+    with pytest.raises(GRPOVerifyError, match=r"^invalid request: ranks: expected 4, got 2$"):
+        check_agreement({0: one, 1: other})
+    with pytest.raises(GRPOVerifyError, match=r"^invalid request: ranks of rank 1: expected 4, got 2$"):
+        check_agreement({0: one.model_copy(update={"refusals": ()}), 1: other})
+
+
+def test_the_first_rank_that_differs_is_named_with_both_values() -> None:
+    ranks = {rank: Presence.own(rank, Path("/"), {"plan.op": op}, []) for rank, op in enumerate("aabb")}
+    with pytest.raises(PreflightError, match=r"plan.op of rank 2: expected a, as rank 0, got b$"):
+        check_agreement(ranks)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cases": []}'])
