@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -42,8 +43,8 @@ from reports import CaseResult, Report
 REFUSED = 2
 COMPLETE = (0, 1, 2, 3)
 """Statuses of a report that is whole, wherever its parts were kept."""
-# A rank that leaves makes torchrun end the others: the one that says why must come first.
-SILENT_SECONDS = 1.0
+# How long a rank without a plan, and so without a timeout, waits for the others.
+MEETING_SECONDS = 60.0
 # How long rank 0 may take to come out of a collective, of the half minute that torchrun leaves it.
 GRACE_SECONDS = 5.0
 UNFINISHED = "the run has not come to its end: it is still at work, or rank 0 was ended before it could say why"
@@ -180,9 +181,7 @@ def run_node(place: Path, rank: int, local_rank: int) -> int:
     except (RunDirError, OSError) as error:
         if local_rank == 0:
             print(f"grpo-verify: {error}", file=sys.stderr)
-        else:
-            time.sleep(SILENT_SECONDS)
-        return REFUSED
+        return _refused_by_all(error, place, rank)
     return NodeRank(rundir, plan, rank, local_rank).run(own)
 
 
@@ -241,6 +240,15 @@ def _leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _refused_by_all(error: Exception, place: Path, rank: int) -> int:
+    """Let the ranks of other nodes, which may have what this one lacks, know that there will be no run."""
+    problems = error.problems if isinstance(error, GRPOVerifyError) else ()
+    missing = problems or [Problem("error.folder", str(place), "a plan that can be read", str(error))]
+    with suppress(Exception):
+        meet(Presence.own(rank, place, {}, missing), MEETING_SECONDS)
+    return REFUSED
 
 
 def _presence(rundir: NodeRun, plan: Plan, place: Path, rank: int) -> Presence:

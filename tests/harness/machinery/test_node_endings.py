@@ -130,6 +130,19 @@ def test_copies_of_a_plan_that_differ_are_refused_on_every_node(
     assert field_name in report.errors[0].message
 
 
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_a_node_without_the_plan_makes_all_refuse(tmp_path: Path, lacks: int) -> None:
+    places = [prepared(tmp_path, "one"), prepared(tmp_path, "other")]
+    (places[lacks] / "plan.json").unlink()
+    both = agents(places, tmp_path)
+    assert [each.ended(60) for each in both] == [1, 1]
+    for each in both:
+        assert each.text.count(str(places[lacks] / "plan.json")) == 1
+        assert "exitcode  : 2" in each.text
+    assert (places[1] / "report.json").exists() is False
+    assert lacks == 0 or report_of(places[0]).exit_status == 2
+
+
 def test_an_op_that_changed_since_the_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = prepared(tmp_path, op=with_op(tmp_path, monkeypatch, DRIFTING))
     (tmp_path / "an_op_of_mine.py").write_text(DRIFTING + "\n")
