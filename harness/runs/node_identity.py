@@ -13,8 +13,8 @@ from grpo_contract import Problem
 from harness.files.rundir import read_text
 from harness.provenance.identity import IDENTITY, Identity
 
-NOT_COMPARED = {"timeout", "notes"}
-"""Fields of a plan that decide no result."""
+NOT_COMPARED = {"timeout", "notes", "asked"}
+"""Fields of a plan that decide no result: remarks, and the settings behind it among them."""
 _LONGEST = 60
 
 

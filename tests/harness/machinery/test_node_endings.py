@@ -198,7 +198,7 @@ def test_a_job_that_is_ended_is_no_ranks_fault(tmp_path: Path, monkeypatch: pyte
     assert (report.exit_status, report.culprit) == (143, None), agent.text
 
 
-def test_a_finished_or_working_folder_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_at_work_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = prepared(tmp_path, op=with_op(tmp_path, monkeypatch, SLEEPING))
     (first,) = agents([place], tmp_path, 2)
     wait_for(place / "report.json")
@@ -206,7 +206,7 @@ def test_a_finished_or_working_folder_is_left_as_it_is(tmp_path: Path, monkeypat
     (second,) = agents([place], tmp_path, 2)
     assert second.ended() == 1
     assert second.text.count("grpo-verify: ") == 1
-    assert "Traceback" not in second.text.partition("ChildFailedError")[0].replace("Traceback (most recent", "", 1)
+    assert "nodes.py" not in second.text  # no traceback of ours
     assert report_of(place).verdict is not ReportVerdict.REFUSED
     assert [json.loads(text)["pid"] for text in written_statuses(place)] == [each["pid"] for each in statuses]
     first.process.terminate()
