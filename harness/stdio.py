@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import shutil
 import sys
 from typing import TextIO, TypedDict
@@ -59,7 +60,7 @@ def write(stream: TextIO, text: str) -> None:
     Raises OSError for a stream that takes no more, as on a full disk; stderr then goes quiet instead.
     """
     try:
-        stream.write(_encodable(stream, text))
+        _write_all(stream, _encodable(stream, text))
         stream.flush()
     except OSError as error:
         _silence(stream)
@@ -68,6 +69,20 @@ def write(stream: TextIO, text: str) -> None:
     except BaseException:
         _silence(stream)
         raise
+
+
+def _write_all(stream: TextIO, text: str) -> None:
+    """Unbuffered (PYTHONUNBUFFERED, -u), a stream drops what a write leaves over when a signal cuts it short."""
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.FileIO):
+        stream.write(text)
+        return
+    left = memoryview(text.encode(stream.encoding or "utf-8"))
+    while left:
+        written = raw.write(left)
+        if written is None:  # it does not block, and is full
+            select.select([], [raw], [])
+        left = left[written or 0 :]
 
 
 def _silence(stream: TextIO) -> None:

@@ -49,7 +49,7 @@ def table(options: argparse.Namespace) -> int:
     bad = 0
     print("| fault | status | what the report says | seconds from fault to end |\n|---|---|---|---|")
     for fault in (each for each in CATALOGUE if options.only in each.name):
-        ended, wrong = one(fault, options, after=4.0 if options.forked else 8.0)
+        ended, wrong = one(fault, options, after=1.5 if options.forked else 3.0)
         bad += bool(wrong)
         said = next((line for line in ended.told.splitlines() if line.strip()), "-").partition(" (logs:")[0]
         seconds = "-" if ended.after_fault is None else f"{ended.after_fault:.1f}"
