@@ -18,7 +18,7 @@ from harness.launching.status import Phase, RankError, RankStatus
 # What a rank says whose partner is gone or late. Such an error is an effect, never the cause.
 _EFFECT = re.compile(
     r"timed? ?out|connection (was )?(closed|reset|refused)|broken pipe|(read|write|recv|send) error"
-    r"|socket|SIGTERM|SIGHUP",
+    r"|socket|remote worker|SIGTERM|SIGHUP",
     re.IGNORECASE,
 )
 

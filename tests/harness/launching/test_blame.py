@@ -254,6 +254,12 @@ def test_a_lost_connection_is_never_the_cause() -> None:
     assert culprit.reason.endswith("RuntimeError: out of range")
 
 
+@pytest.mark.parametrize("why", ["crashing", "hanging or bugs in the application"])
+def test_what_gloo_says_of_a_remote_worker_is_an_effect(why: str) -> None:
+    words = f"[pair.cc:1] This is typically caused by a remote worker {why}. Check the logs of the remote worker."
+    assert is_effect(failed(0, 1.0, "RuntimeError", words))
+
+
 def test_our_own_words_about_sockets_are_no_effect() -> None:
     assert not is_effect(failed(0, 1.0, "input", "socket timed out"))
     assert is_effect(failed(0, 1.0, "DistNetworkError", "socket timed out"))
