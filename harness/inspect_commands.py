@@ -172,7 +172,7 @@ def _checked(folder: Path, settings: RunConfig, update: bool, command_line: Sequ
     if not update:
         check_there(folder)
     plan = _plan(settings)
-    notes = (*_unused(settings, _NOT_OF_A_SNAPSHOT), *_batch_notes(plan))
+    notes = (*_unused(settings, _NOT_OF_A_SNAPSHOT), *plan.batch_notes)
     more = {"command_line": command_line, "wanted": (settings.formats[0], settings.quiet)}
     look = look_of(sys.stdout, settings.color)
     return _apart("checked", settings, plan, folder, update, notes, look=look, **more)
@@ -189,7 +189,3 @@ def _unused(settings: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
     from harness.planning.unused_flags import not_for
 
     return not_for(settings, names, "a snapshot, which is one op at 1x1 in one process")
-
-
-def _batch_notes(plan: Plan) -> list[str]:
-    return [note for batch in plan.batches.values() for note in batch.notes]

@@ -133,6 +133,13 @@ class StatusWriter:
         self._step += 1
         os.pwrite(self._steps, self._step.to_bytes(STEP_BYTES, "little"), 0)
 
+    def watch(self, purpose: str) -> None:
+        """Report the collective that an op of ours is entering for `purpose`, and the phase it belongs to."""
+        phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD
+        if self.phase is not phase:
+            self.update(phase=phase)
+        self.tick()
+
     def fail(self, exc: BaseException) -> None:
         """Report the error that ends this rank. The case stays, and the phase it failed in goes with it.
 

@@ -81,6 +81,11 @@ class Plan(_Part):
     notes: tuple[str, ...] = ()
     asked: Asked = Asked()
 
+    @property
+    def batch_notes(self) -> list[str]:
+        """What the report says of the batches."""
+        return [note for batch in self.batches.values() for note in batch.notes]
+
     @model_validator(mode="after")
     def _fits_together(self) -> Plan:
         if [case.index for case in self.cases] != list(range(len(self.cases))):

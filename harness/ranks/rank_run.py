@@ -207,7 +207,7 @@ class RankRun:
         contract = next(iter(self.plan.batches.values())).contract
         self.op = resolve(self.plan.op, self.plan.backend, contract, self.plan.device)
         if hasattr(self.op, "on_collective"):
-            self.op.on_collective = self._watch
+            self.op.on_collective = self.status.watch
 
     def fault_run(self, case: PlannedCase) -> FaultRun:
         """The planted fault of `case` on top of our own op, whatever op is verified."""
@@ -217,18 +217,12 @@ class RankRun:
         if dtype not in self._good:
             own = self.plan.op if ":" not in self.plan.op else OWN
             self._good[dtype] = resolve(own, self.plan.backend, contract, self.plan.device)
-        return FaultRun(case.fault, self._good[dtype], self.store, self._watch)
+        return FaultRun(case.fault, self._good[dtype], self.store, self.status.watch)
 
     def _note_imported(self) -> None:
         """Keep what a foreign op's results come from before they are; it may import more while it runs."""
         if ":" in self.plan.op:
             self._modules = note_imported(self.rundir, self._modules)
-
-    def _watch(self, purpose: str) -> None:
-        phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD
-        if self.status.phase is not phase:
-            self.status.update(phase=phase)
-        self.status.tick()
 
 
 def _compared(

@@ -40,15 +40,11 @@ def make_report(
         notes=[
             *plan.notes,
             *stress_notes(plan, cases),
-            *_batch_notes(plan),
+            *plan.batch_notes,
             *_resume_note(outcome, finished, rundir),
         ],
         times={"total_seconds": seconds, "launch_seconds": outcome.seconds},
     )
-
-
-def _batch_notes(plan: Plan) -> list[str]:
-    return [note for batch in plan.batches.values() for note in batch.notes]
 
 
 def _resume_note(outcome: LaunchOutcome, finished: dict[int, CaseResult], rundir: RunDir) -> list[str]:

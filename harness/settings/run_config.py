@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from grpo_contract import (
     AdvantageKind,
@@ -34,11 +34,8 @@ from harness.settings.setting_types import (
     Seeds,
     Sweeps,
     Word,
+    setting,
 )
-
-
-def _setting(default: Any, about: str) -> Any:
-    return Field(default=default, description=about)
 
 
 class RunConfig(BaseModel):
@@ -51,58 +48,58 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
 
-    tp: Degree | None = _setting(None, "largest tensor-parallel degree; its divisors are run too")
-    dp: Degree | None = _setting(None, "largest data-parallel degree; its divisors are run too")
-    layouts: Layouts = _setting((), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp")
-    virtual: bool = _setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
-    ranks_per_device: Degree | None = _setting(
+    tp: Degree | None = setting(None, "largest tensor-parallel degree; its divisors are run too")
+    dp: Degree | None = setting(None, "largest data-parallel degree; its divisors are run too")
+    layouts: Layouts = setting((), "exactly these TPxDP layouts, such as 4x1,1x4, in place of --tp and --dp")
+    virtual: bool = setting(False, "all ranks of a layout in one process, up to TP 64 x DP 512")
+    ranks_per_device: Degree | None = setting(
         None, "ranks that share a GPU; by default as few as the degrees need"
     )
-    shared_transport: Literal["gloo", "nccl"] = _setting(
+    shared_transport: Literal["gloo", "nccl"] = setting(
         "gloo",
         "what carries the tensors of ranks that share a GPU; nccl needs NCCL 2.30, and is experimental there",
     )
-    op: OpName = _setting("grpo_loss", "the loss to verify: a registered name or package.module:attribute")
-    backend: Word | None = _setting(None, "implementation of the op; without it the best that is available")
-    batch: Batches = _setting(
+    op: OpName = setting("grpo_loss", "the loss to verify: a registered name or package.module:attribute")
+    backend: Word | None = setting(None, "implementation of the op; without it the best that is available")
+    batch: Batches = setting(
         ("seed", "long"), "built-in batch, or a capture file ending in .safetensors; repeat or separate by commas"
     )
-    device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the loss runs")
-    dtype: LogitsDtype = _setting(LogitsDtype.FLOAT32, "logits of built-in batches")
-    sweep: Sweeps = _setting(
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where the loss runs")
+    dtype: LogitsDtype = setting(LogitsDtype.FLOAT32, "logits of built-in batches")
+    sweep: Sweeps = setting(
         (), "multiplies the built-in batches: seq_len=32,4096, groups=straddle,aligned, raggedness=..., or default"
     )
-    seed: Seeds = _setting((0,), "seed of built-in batches; repeat or separate by commas")
-    normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
-    fixed_constant: Number | None = _setting(None, "divisor of the fixed_constant normalizer")
-    alpha: Number | None = _setting(None, "exponent of the length_power normalizer")
-    sequence_denominator: SequenceDenominator | None = _setting(
+    seed: Seeds = setting((0,), "seed of built-in batches; repeat or separate by commas")
+    normalizer: TokenNormalizer | None = setting(None, "what the token terms are divided by")
+    fixed_constant: Number | None = setting(None, "divisor of the fixed_constant normalizer")
+    alpha: Number | None = setting(None, "exponent of the length_power normalizer")
+    sequence_denominator: SequenceDenominator | None = setting(
         None, "sequences that per_sequence_then_mean averages over"
     )
-    beta: Number | None = _setting(None, "weight of the KL to the reference")
-    clip_eps_low: Number | None = _setting(None, "the ratio is clipped below at 1 - this")
-    clip_eps_high: Number | None = _setting(None, "the ratio is clipped above at 1 + this")
-    kl: KLEstimator | None = _setting(None, "estimator of the KL")
-    temperature: Number | None = _setting(None, "divides the logits before the softmax")
-    advantage: AdvantageKind | None = _setting(None, "how the rewards of a group become advantages")
-    std_eps: Number | None = _setting(None, "keeps the advantage's divisor from zero")
-    std_eps_mode: StdEpsMode | None = _setting(None, "where --std-eps enters the divisor")
-    tiles: Count | None = _setting(None, "vocabulary tiles of the fixed summation tree")
-    controls: Controls = _setting(
+    beta: Number | None = setting(None, "weight of the KL to the reference")
+    clip_eps_low: Number | None = setting(None, "the ratio is clipped below at 1 - this")
+    clip_eps_high: Number | None = setting(None, "the ratio is clipped above at 1 + this")
+    kl: KLEstimator | None = setting(None, "estimator of the KL")
+    temperature: Number | None = setting(None, "divides the logits before the softmax")
+    advantage: AdvantageKind | None = setting(None, "how the rewards of a group become advantages")
+    std_eps: Number | None = setting(None, "keeps the advantage's divisor from zero")
+    std_eps_mode: StdEpsMode | None = setting(None, "where --std-eps enters the divisor")
+    tiles: Count | None = setting(None, "vocabulary tiles of the fixed summation tree")
+    controls: Controls = setting(
         "on",
         "planted faults, on a batch of their own; batch: on the chosen batches too; matrix: at every layout too",
     )
-    repeat: Count = _setting(2, "runs of each candidate, which must agree bit for bit")
-    stress: bool = _setting(False, "another timing of threads and streams for each repeat")
-    timeout: Seconds = _setting(120.0, "seconds without progress before ranks are ended")
-    dry_run: bool = _setting(False, "print the plan, with what is skipped and why, and stop")
-    out: Folder | None = _setting(None, "folder that keeps the report and the logs")
-    resume: Folder | None = _setting(None, "go on with the interrupted run in this folder")
-    format: Formats = _setting(
+    repeat: Count = setting(2, "runs of each candidate, which must agree bit for bit")
+    stress: bool = setting(False, "another timing of threads and streams for each repeat")
+    timeout: Seconds = setting(120.0, "seconds without progress before ranks are ended")
+    dry_run: bool = setting(False, "print the plan, with what is skipped and why, and stop")
+    out: Folder | None = setting(None, "folder that keeps the report and the logs")
+    resume: Folder | None = setting(None, "go on with the interrupted run in this folder")
+    format: Formats = setting(
         "terminal", "format of the report; further ones, after commas, are written into --out"
     )
-    quiet: bool = _setting(False, "no progress, and only the outcome in the report")
-    color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
+    quiet: bool = setting(False, "no progress, and only the outcome in the report")
+    color: Literal["auto", "always", "never"] = setting("auto", "colours in the report")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _standing: dict[str, Any] = PrivateAttr(default_factory=dict)

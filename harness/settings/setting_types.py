@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -15,6 +15,11 @@ from reports.formats import RENDERERS
 _OP_PATTERN = re.compile(r"[A-Za-z_][\w-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 MOST_COUNTED = 1_000_000
 """The bound of every other count, and of a time in seconds: far beyond use, and no overflow anywhere."""
+
+
+def setting(default: Any, about: str) -> Any:
+    """A setting with its default, and what its flag's help says of it."""
+    return Field(default=default, description=about)
 
 
 def _listed(value: object) -> object:

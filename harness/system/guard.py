@@ -48,12 +48,13 @@ def _die_with(parent: int) -> None:
 
 def _watch(launcher: int) -> None:
     parent = os.getppid()
-    while os.getppid() == parent and _exists(launcher):
+    while os.getppid() == parent and exists(launcher):
         time.sleep(_WATCH_SECONDS)
     os._exit(1)
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Whether the kernel knows `pid`; it still knows a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

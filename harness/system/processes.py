@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.system.guard import exists
+
 MARK = "GRPO_VERIFY_LAUNCH"
 _PROC = Path("/proc")
 _KILL_SECONDS = 5.0
@@ -72,13 +74,7 @@ def is_alive(pid: int) -> bool:
     if has_process_table():
         process = read_process(pid)
         return process is not None and not process.ended
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return exists(pid)
 
 
 def has_process_table() -> bool:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from grpo_contract import InputError, Problem
+from harness.system.error_text import named
 from harness.workloads.language_training import LanguageWorkload
 
 FORMAT = "grpo-training-v1"
@@ -71,9 +72,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except Exception as error:
-        raise InputError(
-            Problem("input.checkpoint", str(path), "a checkpoint", f"{type(error).__name__}: {error}")
-        ) from None
+        raise InputError(Problem("input.checkpoint", str(path), "a checkpoint", named(error))) from None
 
 
 def _problems(

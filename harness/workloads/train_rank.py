@@ -131,13 +131,7 @@ class TrainRank:
     ) -> None:
         recipe = recipe_of(settings, mistake, self.status.tick)
         program = train(workload, range(1, settings.num_updates + 1), place, recipe, on_update)
-        RealDriver(group, self._watch).run(program)
-
-    def _watch(self, purpose: str) -> None:
-        phase = Phase.PREFLIGHT if purpose == "preflight" else Phase.FORWARD
-        if self.status.phase is not phase:
-            self.status.update(phase=phase)
-        self.status.tick()
+        RealDriver(group, self.status.watch).run(program)
 
 
 def _key(settings: TrainSettings) -> str:

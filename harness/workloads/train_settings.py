@@ -12,16 +12,12 @@ from harness.settings.config_problems import from_pydantic, relocated
 from harness.settings.layout_text import MOST_RANKS
 from harness.settings.request_error import RequestError
 from harness.settings.setting_names import flag_name
-from harness.settings.setting_types import MOST_COUNTED, Folder
+from harness.settings.setting_types import MOST_COUNTED, Folder, setting
 from harness.settings.source import Source
 from reports.formats import RENDERERS
 
 LANGUAGE_MODEL_ONLY = ("model", "block", "samples", "answer_tokens", "allocator")
 UPDATES = {"tiny": 100, "language-model": 2}
-
-
-def _setting(default: Any, about: str) -> Any:
-    return Field(default=default, description=about)
 
 
 def _format(value: str) -> str:
@@ -39,32 +35,32 @@ class TrainSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dp: Degree = _setting(2, "largest DP degree; all its divisors are compared with one rank")
-    workload: Literal["tiny", "language-model"] = _setting("tiny", "what is trained")
-    updates: Count | None = _setting(None, "updates of a run; by default 100 (tiny) or 2 (language-model)")
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = _setting(0, "seed of all sampling")
-    combine: Literal["fixed_order", "all_reduce"] = _setting("fixed_order", "how gradients of ranks become one")
-    micro_batch: Count | None = _setting(None, "sequences computed at a time on a rank; whole blocks")
-    block: Count = _setting(1, "language-model: sequences of one forward, whose shape never changes")
-    normalizer: TokenNormalizer | None = _setting(None, "what the token terms are divided by")
-    alpha: float | None = _setting(None, "exponent of the length_power normalizer")
-    fixed_constant: float | None = _setting(None, "divisor of the fixed_constant normalizer")
-    model: str | None = _setting(None, "language-model: a folder, a GGUF file, or a hub name")
-    samples: Count = _setting(8, "language-model: samples of a prompt under the uniform allocator")
-    answer_tokens: Count = _setting(1, "language-model: longest answer, which earns 1 if it begins with the word")
-    allocator: Literal["uniform", "vigor"] = _setting("uniform", "language-model: who gets the rollouts")
-    device: Literal["auto", "cpu", "cuda"] = _setting("cpu", "where the ranks compute")
-    ranks_per_device: Degree | None = _setting(
+    dp: Degree = setting(2, "largest DP degree; all its divisors are compared with one rank")
+    workload: Literal["tiny", "language-model"] = setting("tiny", "what is trained")
+    updates: Count | None = setting(None, "updates of a run; by default 100 (tiny) or 2 (language-model)")
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = setting(0, "seed of all sampling")
+    combine: Literal["fixed_order", "all_reduce"] = setting("fixed_order", "how gradients of ranks become one")
+    micro_batch: Count | None = setting(None, "sequences computed at a time on a rank; whole blocks")
+    block: Count = setting(1, "language-model: sequences of one forward, whose shape never changes")
+    normalizer: TokenNormalizer | None = setting(None, "what the token terms are divided by")
+    alpha: float | None = setting(None, "exponent of the length_power normalizer")
+    fixed_constant: float | None = setting(None, "divisor of the fixed_constant normalizer")
+    model: str | None = setting(None, "language-model: a folder, a GGUF file, or a hub name")
+    samples: Count = setting(8, "language-model: samples of a prompt under the uniform allocator")
+    answer_tokens: Count = setting(1, "language-model: longest answer, which earns 1 if it begins with the word")
+    allocator: Literal["uniform", "vigor"] = setting("uniform", "language-model: who gets the rollouts")
+    device: Literal["auto", "cpu", "cuda"] = setting("cpu", "where the ranks compute")
+    ranks_per_device: Degree | None = setting(
         None, "ranks that share a GPU, over gloo; by default as few as the degree needs"
     )
-    controls: Literal["on", "off"] = _setting("on", "usual mistakes of trainers, which must be seen")
-    timeout: Annotated[float, Field(gt=0, le=MOST_COUNTED)] = _setting(
+    controls: Literal["on", "off"] = setting("on", "usual mistakes of trainers, which must be seen")
+    timeout: Annotated[float, Field(gt=0, le=MOST_COUNTED)] = setting(
         300.0, "seconds without progress before ranks are ended"
     )
-    out: Folder | None = _setting(None, "folder that keeps the report and the logs")
-    format: Annotated[str, AfterValidator(_format)] = _setting("terminal", "format of the report")
-    quiet: bool = _setting(False, "no progress, and only the outcome in the report")
-    color: Literal["auto", "always", "never"] = _setting("auto", "colours in the report")
+    out: Folder | None = setting(None, "folder that keeps the report and the logs")
+    format: Annotated[str, AfterValidator(_format)] = setting("terminal", "format of the report")
+    quiet: bool = setting(False, "no progress, and only the outcome in the report")
+    color: Literal["auto", "always", "never"] = setting("auto", "colours in the report")
 
     @classmethod
     def of(cls, source: Source) -> TrainSettings:
